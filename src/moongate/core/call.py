@@ -1,0 +1,63 @@
+"""One parsed request in our hands, and the plain values that travel with it."""
+
+from dataclasses import dataclass, field
+
+from moongate.core.body import RawBody
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one exchange. `input` includes `cached`; `output` includes `reasoning` (KIMI.md section 4)."""
+
+    input: int = 0
+    output: int = 0
+    cached: int = 0
+    reasoning: int = 0
+    cache_write: int = 0
+
+    def plus(self, other: "Usage") -> "Usage":
+        """Both together, kind by kind."""
+        return Usage(
+            self.input + other.input,
+            self.output + other.output,
+            self.cached + other.cached,
+            self.reasoning + other.reasoning,
+            self.cache_write + other.cache_write,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Whose credential it is: the key's id (never the key), the tenant who pays, the routes it may use."""
+
+    key_id: str
+    tenant: str
+    routes: frozenset[str] | None = None  # None: every route
+    batch: bool = False
+
+
+@dataclass(slots=True)
+class Call:
+    """One authenticated request after `edge/api`: nobody behind it touches headers or raw JSON again.
+
+    `deadline` and `arrived` are monotonic seconds; `created` is wall-clock seconds.
+    `session` is the client's conversation id, empty if it gave none; `user` likewise.
+    """
+
+    call_id: str
+    request_id: str
+    principal: Principal
+    user: str
+    session: str
+    route: str
+    model: str
+    body: RawBody
+    stream: bool
+    include_usage: bool
+    arrived: float
+    created: float
+    deadline: float
+    idempotency_key: str = ""
+    retry_count: int = 0
+    peer: str = ""
+    edits: list[str] = field(default_factory=list)

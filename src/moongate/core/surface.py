@@ -1,0 +1,88 @@
+"""A surface is one wire format that clients speak; chat completions is the first (`core/chat`).
+
+The relay asks it, chunk by chunk, what may be passed on; it owns everything that depends on the format's JSON.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from moongate.core.call import Usage
+from moongate.core.faults import Failure, Fault
+
+Classify = Callable[[int, bytes], Fault]
+"""(status, JSON text that holds an `error` object) -> what it means in the target's dialect."""
+
+
+@dataclass(slots=True)
+class ToolCall:
+    """One tool call, put together from its deltas by index."""
+
+    index: int
+    id: str = ""
+    kind: str = "function"
+    name: str = ""
+    arguments: str = ""
+
+
+@dataclass(slots=True)
+class Answer:
+    """One folded completion, as far as it came. `finish` is empty while the answer is not complete."""
+
+    id: str = ""
+    model: str = ""
+    created: int = 0
+    fingerprint: str = ""
+    text: str = ""
+    reasoning: str = ""
+    finish: str = ""
+    tool_calls: list[ToolCall] = field(default_factory=list)
+    usage: Usage | None = None
+    usage_suspect: bool = False
+
+
+@dataclass(slots=True)
+class Step:
+    """What to do with what has just arrived.
+
+    `out`: whole events, in upstream's own bytes but for the documented edits, to be passed on now (may be empty).
+    `beats`: data events seen, passed on or withheld; comments do not count.
+    `failure`: the answer is broken from here on; `out` still holds what was whole before it.
+    `done`: the end of the answer was passed on; whatever upstream sends after it is ignored.
+    """
+
+    out: bytes = b""
+    beats: int = 0
+    failure: Failure | None = None
+    done: bool = False
+
+
+class StreamReader(Protocol):
+    """Reads one streamed answer. Any split of the same bytes gives the same bytes out."""
+
+    def feed(self, chunk: bytes) -> Step:
+        """Take the next bytes of the body."""
+
+    def finish(self) -> Step:
+        """Upstream ended with clean framing: say whether the answer is whole; supply a missing end marker."""
+
+    def answer(self) -> Answer:
+        """Everything folded so far, from the unfiltered answer."""
+
+
+class Surface(Protocol):
+    """One wire format."""
+
+    name: str
+
+    def stream_reader(self, *, strip_usage: bool, classify: Classify) -> StreamReader:
+        """Make a reader for one streamed answer; `strip_usage`: we asked for the usage chunk, the client did not."""
+
+    def read_plain(self, body: bytes, classify: Classify) -> Answer | Failure:
+        """Read a whole plain answer with status 200, or say why it is none."""
+
+    def error_body(self, failure: Failure, request_id: str) -> bytes:
+        """Write the failure as a JSON body of this format."""
+
+    def error_event(self, failure: Failure, request_id: str) -> bytes:
+        """Write the failure as one stream event, its terminator included."""
