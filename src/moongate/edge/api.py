@@ -1,0 +1,234 @@
+"""Turns a parsed HTTP request into a `Call`, or answers it where no call is needed.
+
+Behind this file nobody touches headers or raw JSON again.
+"""
+
+import hashlib
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from moongate.core.body import RawBody
+from moongate.core.call import Call, Principal
+from moongate.core.faults import FailedError, Failure, Fault, refuse
+from moongate.core.surface import Surface
+from moongate.core.wire import error_lines
+from moongate.edge.server import RequestHead
+from moongate.flow.downstream import Downstream, Head
+from moongate.flow.gateway import Gateway
+from moongate.ops.health import healthz
+from moongate.world import World
+
+CHAT: Final = "/v1/chat/completions"
+_NOT_YET: Final = (
+    "/v1/files",
+    "/v1/batches",
+    "/v1/tokenizers/",
+    "/v1/users/",
+    "/v1/messages",
+    "/anthropic/",
+    "/v1/responses",
+    "/v1/completions",
+    "/v1/embeddings",
+)
+_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+_JSON = b"Content-Type: application/json\r\nCache-Control: no-store\r\n"
+_EMPTY: Final = RawBody(b"{}")
+
+Keys = Mapping[str, Principal]
+"""SHA-256 of a key, in hex -> whose it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One model name that clients may ask for: the route it leads to, and since when (seconds since 1970)."""
+
+    name: str
+    route: str
+    created: int
+
+
+@dataclass(frozen=True, slots=True)
+class Screened:
+    """What the end of the headers told: which handler, whose key (None where none is needed)."""
+
+    answer: Callable[["Screened", RequestHead, bytes, Downstream], Awaitable[None]]
+    principal: Principal | None = None
+
+
+class Api:
+    """The data plane's paths. `screen` runs at the end of the headers, `handle` once the body is there.
+
+    `deadlines`: route -> seconds a call may take. `trusts`: whether a peer may name users and addresses of others.
+    `refused`: told of every request that had no valid key; those are counted, never recorded one by one.
+    """
+
+    def __init__(
+        self,
+        *,
+        world: World,
+        gateway: Gateway,
+        surface: Surface,
+        models: Mapping[str, Model],
+        deadlines: Mapping[str, float],
+        trusts: Callable[[str], bool],
+        refused: Callable[[Fault], None],
+    ) -> None:
+        self._world = world
+        self._gateway = gateway
+        self._surface = surface
+        self._models = models
+        self._deadlines = deadlines
+        self._trusts = trusts
+        self._refused = refused
+        self.keys: Keys = {}
+        self.checks: Mapping[str, str] = {}
+        self.ready = False
+        self._open = {"/livez": Screened(self._livez), "/readyz": Screened(self._readyz), "/healthz": Screened(self._healthz)}
+
+    def screen(self, head: RequestHead) -> Screened:
+        """Find who asks for what. Raises FailedError for an unknown path or method and for a key that does not hold."""
+        open_to_all = self._open.get(head.path)
+        if open_to_all is not None:
+            self._must_be(head, "GET", "HEAD")
+            return open_to_all
+        principal = self._principal(head)
+        if head.path == CHAT:
+            self._must_be(head, "POST")
+            return Screened(self._chat, principal)
+        if head.path == "/v1/models" or head.path.startswith("/v1/models/"):
+            self._must_be(head, "GET", "HEAD")
+            return Screened(self._list_models, principal)
+        known = head.path.startswith(_NOT_YET)
+        text = "is not enabled on this gateway yet." if known else "is not a path of this gateway."
+        raise refuse(Fault.NOT_ENABLED, f"{head.path[:200]} {text} It serves POST {CHAT} and GET /v1/models.")
+
+    async def handle(self, head: RequestHead, screened: Screened, body: bytes, down: Downstream) -> None:
+        """Answer a request whose headers passed."""
+        await screened.answer(screened, head, body, down)
+
+    def render(self, failure: Failure, head: RequestHead | None) -> tuple[Head, bytes]:
+        """Write the JSON answer for a request that ends before it became a call."""
+        request_id = self._request_id(head)
+        lines = _JSON + f"X-Request-Id: {request_id}\r\n".encode() + error_lines(failure)
+        return Head(failure.rule.facts.status, lines), self._surface.error_body(failure, request_id)
+
+    def _must_be(self, head: RequestHead, *methods: str) -> None:
+        if head.method not in methods:
+            raise refuse(Fault.METHOD_NOT_ALLOWED, f"{head.path[:200]} takes {' or '.join(methods)}.")
+
+    def _principal(self, head: RequestHead) -> Principal:
+        kind, _, token = head.headers.get(b"authorization", b"").partition(b" ")
+        token = token.strip()
+        if kind.lower() != b"bearer" or not token:
+            self._refused(Fault.UNAUTHENTICATED)
+            raise refuse(Fault.UNAUTHENTICATED)
+        principal = self.keys.get(hashlib.sha256(token).hexdigest())
+        if principal is None:
+            self._refused(Fault.UNAUTHENTICATED)
+            raise refuse(Fault.UNAUTHENTICATED, "This key is not known here, or was revoked.")
+        return principal
+
+    def _request_id(self, head: RequestHead | None) -> str:
+        given = head.headers.get(b"x-request-id", b"") if head is not None else b""
+        return given.decode("ascii") if _ID.fullmatch(given) else self._world.new_id()
+
+    async def _chat(self, screened: Screened, head: RequestHead, body: bytes, down: Downstream) -> None:
+        call = self._call(screened, head)
+        try:
+            self._read(call, body)
+        except FailedError as error:
+            self._gateway.refuse(call, down, error.failure)
+        else:
+            await self._gateway.handle(call, down)
+
+    def _call(self, screened: Screened, head: RequestHead) -> Call:
+        assert screened.principal is not None
+        headers = head.headers
+        trusted = self._trusts(head.peer)
+        now = self._world.clock()
+        return Call(
+            call_id=self._world.new_id(),
+            request_id=self._request_id(head),
+            principal=screened.principal,
+            user=_id(headers, b"x-user-id") if trusted else "",
+            session=_id(headers, b"x-moongate-conversation-id") or _id(headers, b"x-session-id"),
+            route="",
+            model="",
+            body=_EMPTY,
+            stream=False,
+            include_usage=False,
+            arrived=now,
+            created=self._world.wall(),
+            deadline=now,
+            peer=(_id(headers, b"x-real-ip") if trusted else "") or head.peer,
+        )
+
+    def _read(self, call: Call, data: bytes) -> None:
+        """Read what decides from the body; raises FailedError that names the member."""
+        body = call.body = RawBody(data)
+        name = body.text("model")
+        if not name:
+            raise refuse(Fault.INVALID_REQUEST, "`model` is missing; GET /v1/models lists those you may use.", param="model")
+        call.model = name[:200]
+        if "messages" not in body:
+            raise refuse(Fault.INVALID_REQUEST, "`messages` is missing.", param="messages")
+        call.stream = body.flag("stream") or False
+        options = body.part("stream_options")
+        call.include_usage = options is not None and (options.flag("include_usage") or False)
+        if not call.session:
+            key = (body.text("prompt_cache_key") or "").encode()
+            call.session = key.decode() if _ID.fullmatch(key) else ""
+        model = self._models.get(name)
+        if model is None:
+            raise refuse(Fault.MODEL_NOT_FOUND, f"There is no model `{call.model}` here; GET /v1/models lists those you may use.", param="model")
+        allowed = call.principal.routes
+        if allowed is not None and model.route not in allowed:
+            raise refuse(Fault.FORBIDDEN, f"This key may not use the model `{call.model}`; ask the gateway's operator.", param="model")
+        call.route = model.route
+        call.deadline = call.arrived + self._deadlines[model.route]
+
+    async def _list_models(self, screened: Screened, head: RequestHead, _body: bytes, down: Downstream) -> None:
+        assert screened.principal is not None
+        allowed = screened.principal.routes
+        shown = [model for model in self._models.values() if allowed is None or model.route in allowed]
+        name = head.path.removeprefix("/v1/models").removeprefix("/")
+        if not name:
+            listing = {"object": "list", "data": [_shown(model) for model in shown]}
+            self._give(down, head, 200, msgspec.json.encode(listing))
+            return
+        found = next((model for model in shown if model.name == name), None)
+        if found is None:
+            failure = Failure(Fault.MODEL_NOT_FOUND, message=f"There is no model `{name[:200]}` here.", param="model")
+            down.respond(*self.render(failure, head))
+            return
+        self._give(down, head, 200, msgspec.json.encode(_shown(found)))
+
+    async def _livez(self, _screened: Screened, head: RequestHead, _body: bytes, down: Downstream) -> None:
+        self._give(down, head, 200, b'{"status":"ok"}')
+
+    async def _readyz(self, _screened: Screened, head: RequestHead, _body: bytes, down: Downstream) -> None:
+        if self.ready:
+            self._give(down, head, 200, b'{"status":"ok"}')
+        else:
+            self._give(down, head, 503, b'{"status":"draining"}')
+
+    async def _healthz(self, _screened: Screened, head: RequestHead, _body: bytes, down: Downstream) -> None:
+        detailed = head.peer in ("unix", "127.0.0.1", "::1") or self._trusts(head.peer)
+        self._give(down, head, *healthz(self.checks, detailed=detailed))
+
+    def _give(self, down: Downstream, head: RequestHead, status: int, body: bytes) -> None:
+        lines = _JSON + f"X-Request-Id: {self._request_id(head)}\r\n".encode()
+        down.respond(Head(status, lines), body)
+
+
+def _id(headers: Mapping[bytes, bytes], name: bytes) -> str:
+    given = headers.get(name, b"")
+    return given.decode("ascii") if _ID.fullmatch(given) else ""
+
+
+def _shown(model: Model) -> dict[str, object]:
+    return {"id": model.name, "object": "model", "created": model.created, "owned_by": "moonshot"}

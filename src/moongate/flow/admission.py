@@ -1,0 +1,67 @@
+"""Who is let in. Stage A asks once a call, stage B once an attempt; both refuse before anything is paid.
+
+Neither limits anything yet but the number of calls at once: the interfaces are here so that limits have their place.
+"""
+
+from types import TracebackType
+
+from moongate.core.call import Call
+from moongate.core.faults import Fault, refuse
+from moongate.core.routing import Candidate
+
+
+class _Seat:
+    """One place among the calls that run at once. A class, not a generator: it is entered for every call."""
+
+    __slots__ = ("_admission",)
+
+    def __init__(self, admission: "Admission") -> None:
+        self._admission = admission
+
+    async def __aenter__(self) -> None:
+        self._admission.take()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._admission.in_flight -= 1
+
+
+class Lease:
+    """The right to use one target's account for one attempt (stage B). Free of charge for now."""
+
+    __slots__ = ("candidate",)
+
+    def __init__(self, candidate: Candidate) -> None:
+        self.candidate = candidate
+
+    async def __aenter__(self) -> None:
+        return None
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+
+class Admission:
+    """Counts the calls in flight against one cap. `most` None: no cap."""
+
+    def __init__(self, most: int | None) -> None:
+        self.most = most
+        self.in_flight = 0
+        self._seat = _Seat(self)
+
+    def enter(self, call: Call) -> _Seat:  # noqa: ARG002 - limits by tenant and user will read it
+        """Stage A. Entering raises `gateway_overloaded` when as many calls run as are allowed."""
+        return self._seat
+
+    def take(self) -> None:
+        """Count one call in, or refuse it."""
+        if self.most is not None and self.in_flight >= self.most:
+            raise refuse(Fault.GATEWAY_OVERLOADED, retry_after=1.0)
+        self.in_flight += 1
+
+    def lease(self, candidate: Candidate) -> Lease:
+        """Stage B, inside the exchange."""
+        return Lease(candidate)

@@ -1,0 +1,95 @@
+"""The attempts of one call, over its plan, until one answer is whole or nothing more may follow."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from moongate.core.call import Call
+from moongate.core.faults import FailedError, Failure, Fault, Reach
+from moongate.core.held import Held
+from moongate.core.routing import Candidate, Route, following
+from moongate.core.surface import Classify, StreamReader, Surface
+from moongate.flow.admission import Admission
+from moongate.flow.flight import Flight
+from moongate.flow.ledger import Entry
+from moongate.flow.relay import PlainRelay, StreamRelay
+from moongate.upstream.target import Target
+from moongate.upstream.transport import Ended, Phase, Timeouts
+from moongate.world import World
+
+
+class Exchange:
+    """Makes attempts. One for a worker; what belongs to a call is handed in."""
+
+    def __init__(
+        self,
+        world: World,
+        targets: Mapping[str, Target],
+        admission: Admission,
+        surface: Surface,
+        held: Held,
+    ) -> None:
+        self._clock = world.clock
+        self._targets = targets
+        self._admission = admission
+        self._surface = surface
+        self._held = held
+        self._later = asyncio.get_running_loop().call_later
+
+    async def run(
+        self, call: Call, route: Route, timeouts: Timeouts, flight: Flight, *, entry: Entry
+    ) -> Failure | None:
+        """Answer the call through the flight, or return why it could not be.
+
+        Raises FailedError `ledger_unavailable` before anything is sent.
+        """
+        at, tries = 0, 0
+        while True:
+            tries += 1
+            failure = await self._attempt(call, route.candidates[at], timeouts, flight, entry)
+            if failure is None or flight.cut_by is not None:
+                return failure
+            then = following(route.candidates, at, failure.rule.next, route.may_pay_twice)
+            if then is None or tries >= route.tries or self._clock() >= call.deadline:
+                return failure
+            at = then
+
+    async def _attempt(
+        self, call: Call, candidate: Candidate, timeouts: Timeouts, flight: Flight, entry: Entry
+    ) -> Failure | None:
+        target = self._targets[candidate.target]
+        try:
+            prepared = target.prepare(call, candidate, timeouts)
+        except FailedError as error:
+            return error.failure
+        relay = self._relay(call, prepared.strip_usage, target, flight)
+        flight.told.attempts += 1
+        flight.told.model = candidate.model
+        flight.told.edits = prepared.edits
+        async with self._admission.lease(candidate):
+            attempt = entry.sent(candidate, prepared)
+            began = self._clock()
+            try:
+                ended = await target.transport.exchange(prepared.outbound, relay)
+            except asyncio.CancelledError:
+                if flight.cut_by is None:
+                    raise
+                ended = self._struck(relay.opened, flight.cut_by)
+            try:
+                failure = relay.verdict(ended, timeouts)
+                entry.settle(attempt, began, ended, failure, relay, target)
+            finally:
+                relay.close()
+        return failure
+
+    def _relay(self, call: Call, strip_usage: bool, target: Target, flight: Flight) -> PlainRelay | StreamRelay:
+        if not call.stream:
+            return PlainRelay(flight, target.explain, self._surface, self._held, self._clock)
+        reader: Callable[[Classify], StreamReader] = lambda classify: self._surface.stream_reader(  # noqa: E731 - one use
+            strip_usage=strip_usage, classify=classify
+        )
+        return StreamRelay(flight, target.explain, reader, self._clock, self._later)
+
+    def _struck(self, opened: bool, fault: Fault) -> Ended:
+        """Cancelled on purpose: by how far it was the transport need not be asked."""
+        reach, phase = (Reach.SENT, Phase.HEAD) if opened else (Reach.NOTHING_SENT, Phase.CONNECT)
+        return Ended(reach, fault, phase, "cut by the gateway", ended_at=self._clock())

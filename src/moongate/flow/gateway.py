@@ -1,0 +1,90 @@
+"""The way of a call, on one page. Whoever acquires releases: each scope spans what happens inside it.
+
+    server -> api -> Gateway.handle -> admission -> (cache) -> flight -> exchange -> relay -> downstream
+                          `------------- ledger: always, exactly once -------------'
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from moongate.core.call import Call
+from moongate.core.faults import FailedError, Failure, Fault, refuse
+from moongate.core.routing import Route
+from moongate.core.surface import Surface
+from moongate.flow.admission import Admission
+from moongate.flow.downstream import Downstream
+from moongate.flow.exchange import Exchange
+from moongate.flow.flight import Flights
+from moongate.flow.ledger import Entry, Ledger
+from moongate.flow.reply import Reply
+from moongate.upstream.transport import Timeouts
+
+
+@dataclass(frozen=True, slots=True)
+class RouteTimes:
+    """A route's time-outs, for streams and for plain calls (there the head comes with the whole answer)."""
+
+    stream: Timeouts
+    plain: Timeouts
+
+
+class Gateway:
+    """Takes calls and sees each to its one outcome and its one record."""
+
+    def __init__(
+        self,
+        *,
+        surface: Surface,
+        admission: Admission,
+        flights: Flights,
+        exchange: Exchange,
+        ledger: Ledger,
+        routes: Mapping[str, Route],
+        times: Mapping[str, RouteTimes],
+    ) -> None:
+        self.surface = surface
+        self.admission = admission
+        self.flights = flights
+        self.ledger = ledger
+        self._exchange = exchange
+        self._routes = routes
+        self._times = times
+        self._draining = False
+
+    async def handle(self, call: Call, down: Downstream) -> None:
+        """Answer one call. Returns when the answer has ended, the upstream is let go and the record is closed."""
+        reply = Reply(call, self.surface, down)
+        with self.ledger.open(call, reply) as entry:
+            try:
+                if self._draining:
+                    raise refuse(Fault.GATEWAY_DRAINING, retry_after=1.0)
+                async with self.admission.enter(call):
+                    await self._fly(call, reply, entry)
+            except FailedError as error:
+                reply.fail(error.failure)
+
+    def refuse(self, call: Call, down: Downstream, failure: Failure) -> None:
+        """Answer and record a call that was understood well enough to know whose it is, but no further."""
+        reply = Reply(call, self.surface, down)
+        with self.ledger.open(call, reply):
+            reply.fail(failure)
+
+    async def _fly(self, call: Call, reply: Reply, entry: Entry) -> None:
+        route = self._routes[call.route]
+        times = self._times[call.route]
+        timeouts = times.stream if call.stream else times.plain
+        run = partial(self._exchange.run, call, route, timeouts, entry=entry)
+        async with self.flights.open(reply, run):
+            pass  # the scope's end waits for the landing
+
+    async def drain(self, grace: float) -> None:
+        """Take no more calls; let those under way finish within `grace` seconds, then end them honestly."""
+        self._draining = True
+        landings = [flight.landed for flight in self.flights.live]
+        if landings:
+            _, late = await asyncio.wait(landings, timeout=grace)
+            if late:
+                self.flights.cut_all(Fault.GATEWAY_DRAINING)
+                await asyncio.wait(late, timeout=5.0)

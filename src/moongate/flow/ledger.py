@@ -1,0 +1,196 @@
+"""Exactly one record a call, whatever becomes of it; durable word of every attempt before its first byte is sent."""
+
+from collections.abc import Callable
+from types import TracebackType
+
+from moongate.core.call import Call, Usage
+from moongate.core.estimate import estimate
+from moongate.core.faults import Failure, Fault, Settle, refuse
+from moongate.core.ledger import Event, State, ending, step
+from moongate.core.pricing import Prices
+from moongate.core.record import AttemptRecord, CallRecord, Outcome, Source, TokensSource, attempt_id, encode
+from moongate.core.routing import Candidate
+from moongate.core.surface import Answer
+from moongate.flow.relay import PlainRelay, StreamRelay
+from moongate.flow.reply import Reply
+from moongate.store.journal import Journal, JournalError, Kind
+from moongate.upstream.target import Prepared, Target
+from moongate.upstream.transport import Ended
+from moongate.world import World
+
+Observe = Callable[[CallRecord], None]
+"""Takes every closed record: metrics and the access log are such views."""
+
+
+class Ledger:
+    """Opens and closes the records of one worker's calls."""
+
+    def __init__(
+        self, world: World, journal: Journal, prices: Prices, observe: Observe, *, slot: int, owner: str
+    ) -> None:
+        self.world = world
+        self.journal = journal
+        self.prices = prices
+        self.slot = slot
+        self.owner = owner
+        self.open_calls = 0
+        self._observe = observe
+
+    def open(self, call: Call, reply: Reply) -> "Entry":
+        """The scope of one call; leaving it writes the record, in whatever way it is left."""
+        return Entry(self, call, reply)
+
+    def close(self, record: CallRecord) -> None:
+        """Write a closed record and show it to its views. A full disk keeps it in memory until there is room."""
+        self.journal.append(Kind.CLOSED, encode(record), now=False)
+        self._observe(record)
+
+
+class Entry:
+    """One call's record in the making."""
+
+    __slots__ = ("_call", "_ledger", "_reply", "record")
+
+    def __init__(self, ledger: Ledger, call: Call, reply: Reply) -> None:
+        self._ledger = ledger
+        self._call = call
+        self._reply = reply
+        self.record = CallRecord(
+            call.call_id,
+            call.request_id,
+            call.principal.tenant,
+            call.principal.key_id,
+            call.user,
+            call.session,
+            call.route,
+            call.model,
+            stream=call.stream,
+            created=call.created,
+            deadline=call.created + call.deadline - call.arrived,
+            peer=call.peer,
+            slot=ledger.slot,
+            owner=ledger.owner,
+        )
+
+    def __enter__(self) -> "Entry":
+        self._ledger.open_calls += 1
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ledger.open_calls -= 1
+        if error is not None and self._reply.failure is None:
+            self._reply.fail(Failure(Fault.GATEWAY_ERROR, detail=repr(error)))
+        self._end()
+        self._ledger.close(self.record)
+
+    def sent(self, candidate: Candidate, prepared: Prepared) -> AttemptRecord:
+        """Write down that an attempt is about to be sent.
+
+        Raises FailedError `ledger_unavailable` if that cannot be written; nothing may be sent then.
+        """
+        attempts = self.record.attempts
+        attempt = AttemptRecord(
+            attempt_id(self._call.call_id, len(attempts) + 1),
+            candidate.target,
+            candidate.account,
+            candidate.model,
+            self._ledger.world.wall(),
+            step(State.RESERVED, Event.SEND),
+            request_bytes=len(prepared.outbound.body),
+        )
+        self.record.attempts = [*attempts, attempt]
+        self.record.edits = prepared.edits
+        try:
+            self._ledger.journal.append(Kind.SENT, encode(self.record), now=True)
+        except JournalError as error:
+            self.record.attempts = attempts
+            raise refuse(Fault.LEDGER_UNAVAILABLE, retry_after=5.0) from error
+        return attempt
+
+    def settle(
+        self,
+        attempt: AttemptRecord,
+        began: float,
+        ended: Ended,
+        failure: Failure | None,
+        relay: PlainRelay | StreamRelay,
+        target: Target,
+    ) -> None:
+        """Write into the attempt how it ended; `began` is the monotonic second of its start."""
+        attempt.connected, attempt.sent = _since(began, ended.connected_at), _since(began, ended.sent_at)
+        attempt.head, attempt.first_event = _since(began, ended.head_at), _since(began, relay.first_at)
+        attempt.ended = _since(began, ended.ended_at or self._ledger.world.clock())
+        attempt.reused = ended.reused
+        attempt.status = relay.status
+        attempt.response_bytes = relay.received
+        attempt.provider_request_id, attempt.provider_trace_id = target.provider_ids(relay.headers)
+        answer = relay.answer
+        if relay.first_at and self.record.first_event < 0:
+            self.record.first_event = relay.first_at - self._call.arrived
+        if failure is not None:
+            attempt.reach, attempt.phase = failure.reach.label, failure.phase
+            attempt.cause, attempt.code = failure.fault.value, failure.rule.facts.code
+            attempt.detail = failure.detail
+        else:
+            attempt.reach = ended.reach.label
+        self._count(attempt, failure, answer)
+
+    def _count(self, attempt: AttemptRecord, failure: Failure | None, answer: Answer | None) -> None:
+        usage = answer.usage if answer is not None and not answer.usage_suspect else None
+        event = Event.SETTLE if usage is not None else Event.ESTIMATE
+        if failure is not None and usage is None:
+            event = ending(failure.rule.settle, usage_known=False)
+        elif failure is not None and failure.rule.settle is Settle.RELEASED:
+            event = Event.RELEASE
+        attempt.state = step(State(attempt.state), event)
+        if attempt.state == State.SETTLED and usage is not None:
+            attempt.count(usage, TokensSource.PROVIDER)
+        elif attempt.state == State.SETTLED_EST:
+            attempt.count(self._counted(attempt, answer), TokensSource.COUNTED)
+        self._ledger.prices.charge(attempt)
+
+    def _counted(self, attempt: AttemptRecord, answer: Answer | None) -> Usage:
+        if answer is None:
+            return Usage(input=estimate(attempt.request_bytes))
+        reasoning = estimate(len(answer.reasoning.encode()))
+        calls = sum(len(call.name) + len(call.arguments.encode()) for call in answer.tool_calls)
+        output = estimate(len(answer.text.encode()) + calls) + reasoning
+        return Usage(input=estimate(attempt.request_bytes), output=output, reasoning=reasoning)
+
+    def _end(self) -> None:
+        record, reply = self.record, self._reply
+        record.duration = self._ledger.world.clock() - self._call.arrived
+        record.status = reply.status
+        record.delivered_bytes = reply.delivered
+        gone = reply.down.gone if not reply.reached else None
+        failure = Failure(gone) if gone is not None else reply.failure
+        record.outcome = _outcome(record, failure, delivered=reply.delivered > 0)
+        if failure is not None:
+            facts = failure.rule.facts
+            record.cause, record.code, record.phase = failure.fault.value, facts.code, failure.phase
+            record.detail = failure.detail or failure.message
+            if failure.retry_after is not None:
+                record.retry_after = failure.retry_after
+            if gone is not None:
+                record.status = facts.status
+        if record.attempts:
+            record.source = Source.UPSTREAM
+            record.model = record.attempts[-1].model
+            record.count(record.attempts[-1].usage)
+            self._ledger.prices.bill(record)
+
+
+def _since(began: float, at: float) -> float:
+    return at - began if at else -1.0
+
+
+def _outcome(record: CallRecord, failure: Failure | None, *, delivered: bool) -> Outcome:
+    if failure is None:
+        return Outcome.COMPLETED
+    if failure.fault in (Fault.CLIENT_CLOSED, Fault.SLOW_CLIENT):
+        return Outcome.ABANDONED
+    if delivered:
+        return Outcome.TRUNCATED
+    return Outcome.FAILED if record.attempts else Outcome.REFUSED
