@@ -1,0 +1,84 @@
+"""Who writes which journal segment, and whether that process still lives.
+
+An owner is one life of one process (a boot id). It holds an exclusive `flock` on `<owner>.lock` from before
+its first segment until it ends, however it ends; who can take that lock has proof that the owner is dead.
+Segments are named `<owner>-<first sequence>.journal`, so that names sort in the order of writing.
+"""
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+from typing import Final, NamedTuple
+
+LOCK: Final = ".lock"
+SEGMENT: Final = ".journal"
+
+
+class OwnerLock:
+    """The lock of a living owner; held until `release` or the end of the process."""
+
+    __slots__ = ("_file", "path")
+
+    def __init__(self, path: Path, file: int) -> None:
+        self.path = path
+        self._file = file
+
+    @classmethod
+    def take(cls, directory: Path, owner: str) -> "OwnerLock":
+        """Make and hold the owner's lock file; raises OSError (`BlockingIOError`: somebody holds it)."""
+        path = directory / (owner + LOCK)
+        while True:
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if path.stat().st_ino == os.fstat(file).st_ino:  # nobody removed it in between
+                    return cls(path, file)
+            except FileNotFoundError:
+                pass
+            except OSError:
+                os.close(file)
+                raise
+            os.close(file)
+
+    def release(self) -> None:
+        """Let go: from now on the owner counts as dead."""
+        os.close(self._file)
+
+
+def is_dead(directory: Path, owner: str) -> bool:
+    """Whether nobody holds the lock: True is proof and stays true. Raises OSError where it cannot be known."""
+    try:
+        file = os.open(directory / (owner + LOCK), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(file)
+    return True
+
+
+class Segment(NamedTuple):
+    """One file of a journal."""
+
+    path: Path
+    owner: str
+    first: int
+
+
+def segment_path(directory: Path, owner: str, first: int) -> Path:
+    """Where the segment lies whose first record bears this sequence."""
+    return directory / f"{owner}-{first:016x}{SEGMENT}"
+
+
+def segments(directory: Path) -> dict[str, list[Segment]]:
+    """Every owner's segments in the order of writing, oldest owner first; other files are left out."""
+    found: dict[str, list[Segment]] = {}
+    for path in sorted(directory.glob("*" + SEGMENT)):
+        owner, _, first = path.stem.rpartition("-")
+        with contextlib.suppress(ValueError):
+            found.setdefault(owner, []).append(Segment(path, owner, int(first, 16)))
+    return found
