@@ -324,6 +324,8 @@ class FailedError(Exception):
         self.failure = failure
 
 
-def refuse(fault: Fault, message: str = "", *, param: str | None = None, retry_after: float | None = None) -> FailedError:
+def refuse(
+    fault: Fault, message: str = "", *, param: str | None = None, retry_after: float | None = None
+) -> FailedError:
     """Make the exception for a call that ends before anything was sent."""
     return FailedError(Failure(fault, message=message, param=param, retry_after=retry_after))
