@@ -29,15 +29,17 @@ class Route:
     may_pay_twice: bool
 
 
-def following(plan: Plan, at: int, step: Next, may_pay_twice: bool) -> int | None:
+def following(plan: Plan, at: int, step: Next, *, may_pay_twice: bool, again: bool) -> int | None:
     """Return the index of the candidate to try after the one at `at` failed, or None where the call must end.
 
-    `step` is what the fault table allows. An account that was refused is not asked again under another model; a
-    model that is gone is not asked for again.
+    `step` is what the fault table allows; `again`: this candidate has already had a second try. An account that was
+    refused is not asked again under another model; a model that is gone is not asked for again.
     """
     failed = plan[at]
+    if step in (Next.AT_ONCE, Next.ONCE) and not again:
+        return at
     fits: Callable[[Candidate], bool]
-    if step in (Next.NEVER, Next.RESUME) or (step is Next.PAY_TWICE and not may_pay_twice):
+    if step in (Next.NEVER, Next.RESUME, Next.ONCE) or (step is Next.PAY_TWICE and not may_pay_twice):
         return None
     if step is Next.OTHER:
         fits = lambda other: other.account != failed.account  # noqa: E731 - three one-line conditions side by side

@@ -15,10 +15,10 @@ from moongate.core.body import RawBody
 from moongate.core.call import Call, Principal
 from moongate.core.faults import FailedError, Failure, Fault, refuse
 from moongate.core.surface import Surface
-from moongate.core.wire import error_lines
-from moongate.edge.server import RequestHead
+from moongate.core.wire import RequestHead
 from moongate.flow.downstream import Downstream, Head
 from moongate.flow.gateway import Gateway
+from moongate.flow.reply import failure_lines
 from moongate.ops.health import healthz
 from moongate.world import World
 
@@ -62,7 +62,8 @@ class Screened:
 class Api:
     """The data plane's paths. `screen` runs at the end of the headers, `handle` once the body is there.
 
-    `deadlines`: route -> seconds a call may take. `trusts`: whether a peer may name users and addresses of others.
+    `deadlines`: route -> seconds a call may take. `trusts`: whether a peer's word on
+    users and addresses counts. `may_see`: whether a peer may see the details of `/healthz`.
     `refused`: told of every request that had no valid key; those are counted, never recorded one by one.
     """
 
@@ -75,6 +76,7 @@ class Api:
         models: Mapping[str, Model],
         deadlines: Mapping[str, float],
         trusts: Callable[[str], bool],
+        may_see: Callable[[str], bool],
         refused: Callable[[Fault], None],
     ) -> None:
         self._world = world
@@ -83,6 +85,7 @@ class Api:
         self._models = models
         self._deadlines = deadlines
         self._trusts = trusts
+        self._may_see = may_see
         self._refused = refused
         self.keys: Keys = {}
         self.checks: Mapping[str, str] = {}
@@ -113,7 +116,7 @@ class Api:
     def render(self, failure: Failure, head: RequestHead | None) -> tuple[Head, bytes]:
         """Write the JSON answer for a request that ends before it became a call."""
         request_id = self._request_id(head)
-        lines = _JSON + f"X-Request-Id: {request_id}\r\n".encode() + error_lines(failure)
+        lines = _JSON + f"X-Request-Id: {request_id}\r\n".encode() + failure_lines(failure)
         return Head(failure.rule.facts.status, lines), self._surface.error_body(failure, request_id)
 
     def _must_be(self, head: RequestHead, *methods: str) -> None:
@@ -217,8 +220,7 @@ class Api:
             self._give(down, head, 503, b'{"status":"draining"}')
 
     async def _healthz(self, _screened: Screened, head: RequestHead, _body: bytes, down: Downstream) -> None:
-        detailed = head.peer in ("unix", "127.0.0.1", "::1") or self._trusts(head.peer)
-        self._give(down, head, *healthz(self.checks, detailed=detailed))
+        self._give(down, head, *healthz(self.checks, detailed=self._may_see(head.peer)))
 
     def _give(self, down: Downstream, head: RequestHead, status: int, body: bytes) -> None:
         lines = _JSON + f"X-Request-Id: {self._request_id(head)}\r\n".encode()

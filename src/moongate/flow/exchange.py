@@ -42,16 +42,17 @@ class Exchange:
 
         Raises FailedError `ledger_unavailable` before anything is sent.
         """
-        at, tries = 0, 0
+        at, tries, again = 0, 0, False
         while True:
             tries += 1
             failure = await self._attempt(call, route.candidates[at], timeouts, flight, entry)
             if failure is None or flight.cut_by is not None:
                 return failure
-            then = following(route.candidates, at, failure.rule.next, route.may_pay_twice)
+            step = failure.rule.next
+            then = following(route.candidates, at, step, may_pay_twice=route.may_pay_twice, again=again)
             if then is None or tries >= route.tries or self._clock() >= call.deadline:
                 return failure
-            at = then
+            at, again = then, then == at
 
     async def _attempt(
         self, call: Call, candidate: Candidate, timeouts: Timeouts, flight: Flight, entry: Entry

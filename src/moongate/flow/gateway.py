@@ -79,12 +79,17 @@ class Gateway:
         async with self.flights.open(reply, run):
             pass  # the scope's end waits for the landing
 
-    async def drain(self, grace: float) -> None:
-        """Take no more calls; let those under way finish within `grace` seconds, then end them honestly."""
+    def begin_drain(self) -> None:
+        """Take no more calls; those under way go on."""
         self._draining = True
+
+    async def drained(self, grace: float) -> int:
+        """Wait at most `grace` seconds for the calls under way, then end the rest honestly; returns how many those were."""
         landings = [flight.landed for flight in self.flights.live]
-        if landings:
-            _, late = await asyncio.wait(landings, timeout=grace)
-            if late:
-                self.flights.cut_all(Fault.GATEWAY_DRAINING)
-                await asyncio.wait(late, timeout=5.0)
+        if not landings:
+            return 0
+        _, late = await asyncio.wait(landings, timeout=grace)
+        if late:
+            self.flights.cut_all(Fault.GATEWAY_DRAINING)
+            await asyncio.wait(late, timeout=5.0)
+        return len(late)

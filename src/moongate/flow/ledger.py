@@ -7,7 +7,7 @@ from moongate.core.call import Call, Usage
 from moongate.core.estimate import estimate
 from moongate.core.faults import Failure, Fault, Settle, refuse
 from moongate.core.ledger import Event, State, ending, step
-from moongate.core.pricing import Prices
+from moongate.core.pricing import PriceTable, cost
 from moongate.core.record import AttemptRecord, CallRecord, Outcome, Source, TokensSource, attempt_id, encode
 from moongate.core.routing import Candidate
 from moongate.core.surface import Answer
@@ -26,7 +26,7 @@ class Ledger:
     """Opens and closes the records of one worker's calls."""
 
     def __init__(
-        self, world: World, journal: Journal, prices: Prices, observe: Observe, *, slot: int, owner: str
+        self, world: World, journal: Journal, prices: PriceTable, observe: Observe, *, slot: int, owner: str
     ) -> None:
         self.world = world
         self.journal = journal
@@ -136,6 +136,7 @@ class Entry:
         else:
             attempt.reach = ended.reach.label
         self._count(attempt, failure, answer)
+        self._price(attempt, target.currency)
 
     def _count(self, attempt: AttemptRecord, failure: Failure | None, answer: Answer | None) -> None:
         usage = answer.usage if answer is not None and not answer.usage_suspect else None
@@ -149,7 +150,13 @@ class Entry:
             attempt.count(usage, TokensSource.PROVIDER)
         elif attempt.state == State.SETTLED_EST:
             attempt.count(self._counted(attempt, answer), TokensSource.COUNTED)
-        self._ledger.prices.charge(attempt)
+
+    def _price(self, attempt: AttemptRecord, currency: str) -> None:
+        row = self._ledger.prices.row(attempt.model, currency, attempt.started)
+        attempt.currency = currency
+        if row is not None:
+            attempt.price_row = row.id
+            attempt.cost_micro = cost(attempt.usage, row)
 
     def _counted(self, attempt: AttemptRecord, answer: Answer | None) -> Usage:
         if answer is None:
@@ -179,7 +186,9 @@ class Entry:
             record.source = Source.UPSTREAM
             record.model = record.attempts[-1].model
             record.count(record.attempts[-1].usage)
-            self._ledger.prices.bill(record)
+            record.currency = record.attempts[-1].currency
+            costs = [attempt.cost_micro for attempt in record.attempts]
+            record.billed_micro = None if None in costs else sum(filter(None, costs))
 
 
 def _since(began: float, at: float) -> float:

@@ -1,0 +1,225 @@
+"""Puts one worker's data plane together from settings: the only place that knows every part."""
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime
+from functools import lru_cache
+from ipaddress import ip_network
+from pathlib import Path
+
+from moongate.core.call import Principal
+from moongate.core.chat import Chat
+from moongate.core.faults import Fault
+from moongate.core.held import Held
+from moongate.core.models import model_on
+from moongate.core.pricing import PRICES, PriceTable
+from moongate.core.record import CallRecord
+from moongate.core.routing import Candidate, Route
+from moongate.core.settings import Route as RouteSettings
+from moongate.core.settings import Settings
+from moongate.edge.api import Api, Model
+from moongate.edge.server import Server, ServerLimits
+from moongate.flow.admission import Admission
+from moongate.flow.exchange import Exchange
+from moongate.flow.flight import Flights
+from moongate.flow.gateway import Gateway, RouteTimes
+from moongate.flow.ledger import Ledger
+from moongate.ops.access_log import AccessLog
+from moongate.ops.health import Trusted, plain_address
+from moongate.ops.metrics import CallMetrics, Row
+from moongate.store.control import Control
+from moongate.store.journal import Journal
+from moongate.upstream.target import Target
+from moongate.upstream.transport import Timeouts
+from moongate.world import World
+
+
+def build(settings: bytes, control: bytes, world: World, slot: int) -> "App":
+    """Make a worker's app from the supervisor's JSON. Must be called on the running event loop."""
+    return App(Settings.from_json(settings), control, world, slot)
+
+
+class App:
+    """One worker's data plane, as the worker's shell drives it."""
+
+    def __init__(self, settings: Settings, control: bytes, world: World, slot: int) -> None:
+        loop = asyncio.get_running_loop()
+        owner = world.new_id()
+        trusted = Trusted(settings.edge.trusted)
+        self._settings = settings
+        self._measured = CallMetrics(settings.routes, settings.targets)
+        self._journal = Journal.open(
+            Path(settings.state) / "journal",
+            owner,
+            segment_bytes=settings.ledger.segment_bytes,
+            fsync=settings.ledger.fsync,
+            loop=loop,
+            slot=slot,
+            started=world.wall(),
+        )
+        self._log = _access_log(settings.log.access, settings.log.sample)
+        views = [self._measured.observe] if self._log is None else [self._measured.observe, self._log.write]
+        held = Held(settings.edge.held_bytes)
+        surface = Chat()
+        self._targets = {name: Target.build(name, target, settings, world) for name, target in settings.targets.items()}
+        self._admission = Admission(settings.max_concurrent_requests)
+        day = datetime.fromtimestamp(world.wall(), UTC).date()
+        self._gateway = Gateway(
+            surface=surface,
+            admission=self._admission,
+            flights=Flights(loop),
+            exchange=Exchange(world, self._targets, self._admission, surface, held),
+            ledger=Ledger(world, self._journal, PriceTable(PRICES), _all(views), slot=slot, owner=owner),
+            routes={name: _route(name, route, settings, day) for name, route in settings.routes.items()},
+            times={name: _times(route) for name, route in settings.routes.items()},
+        )
+        self._api = Api(
+            world=world,
+            gateway=self._gateway,
+            surface=surface,
+            models=_models(settings.routes, int(world.wall())),
+            deadlines={name: route.timeouts.total for name, route in settings.routes.items()},
+            trusts=_trusts(settings.edge.trusted),
+            may_see=trusted.may_see,
+            refused=self._refused,
+        )
+        self._server = Server(self._api, _limits(settings), held, world.clock)
+        self.set_control(control)
+
+    @property
+    def ready(self) -> bool:
+        """Whether new calls are welcome."""
+        return self._api.ready
+
+    @property
+    def in_flight(self) -> int:
+        """Calls that run now."""
+        return self._gateway.ledger.open_calls
+
+    async def start(self, sockets: Sequence[socket.socket]) -> None:
+        """Accept on these listening sockets."""
+        await self._server.start(list(sockets))
+        self._api.ready = True
+
+    def set_control(self, document: bytes) -> None:
+        """Follow this control document from now on: its keys open the door."""
+        control = Control.from_json(document)
+        self._api.keys = {
+            digest: Principal(entry.id, entry.tenant, None if entry.routes is None else frozenset(entry.routes))
+            for digest, entry in control.keys.items()
+            if not entry.revoked
+        }
+
+    def set_health(self, checks: Mapping[str, str]) -> None:
+        """Show these checks on `/healthz` from now on."""
+        self._api.checks = dict(checks)
+
+    def begin_drain(self) -> None:
+        """Readiness off, no new connections; what runs goes on."""
+        self._api.ready = False
+        self._server.drain()
+        self._gateway.begin_drain()
+
+    async def drained(self, grace_seconds: float) -> None:
+        """Return when all calls have ended; those still live after the grace get an honest end first."""
+        cut = await self._gateway.drained(grace_seconds)
+        self._measured.cut.add(cut)
+        await self._server.closed(1.0)
+
+    def metrics(self) -> list[Row]:
+        """All series as they stand."""
+        self._measured.in_flight.set(self.in_flight)
+        self._measured.connections.set(self._server.connections)
+        self._measured.journal_bytes.set(self._journal.written_bytes)
+        return self._measured.snapshot()
+
+    async def stop(self) -> None:
+        """Release everything."""
+        self._server.abort_all()
+        for target in self._targets.values():
+            await target.transport.close()
+        self._journal.close()
+        if self._log is not None:
+            self._log.close()
+
+    def _refused(self, fault: Fault) -> None:
+        self._measured.unauthenticated(fault.value)
+
+
+def _all(views: Iterable[Callable[[CallRecord], None]]) -> Callable[[CallRecord], None]:
+    several = tuple(views)
+
+    def show(record: CallRecord) -> None:
+        for view in several:
+            view(record)
+
+    return several[0] if len(several) == 1 else show
+
+
+def _trusts(networks: Sequence[str]) -> Callable[[str], bool]:
+    """Whether a peer is one of `edge.trusted`; asked for every call, so answers are remembered."""
+    if not networks:
+        return lambda _peer: False
+    ranges = [ip_network(text) for text in networks if text != "unix"]
+
+    @lru_cache(maxsize=4096)
+    def trusts(peer: str) -> bool:
+        address = plain_address(peer)
+        return any(address in known for known in ranges) if address is not None else "unix" in networks
+
+    return trusts
+
+
+def _access_log(where: str, share: float) -> AccessLog | None:
+    if where == "off":
+        return None
+    if where == "-":
+        return AccessLog(sys.stdout.fileno(), share)
+    return AccessLog(os.open(where, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640), share)
+
+
+def _route(name: str, route: RouteSettings, settings: Settings, day: date) -> Route:
+    """The plan: each target in order under today's model id, then the declared successors in the same order."""
+    plan: list[Candidate] = []
+    for model in (None, *route.successors):
+        for place in route.targets:
+            target = settings.targets[place.target]
+            asked = model or model_on(place.model, day, target.url.host)
+            candidate = Candidate(place.target, target.account, asked)
+            if candidate not in plan:
+                plan.append(candidate)
+    return Route(name, tuple(plan), route.tries, route.may_pay_twice)
+
+
+def _times(route: RouteSettings) -> RouteTimes:
+    t = route.timeouts
+    return RouteTimes(
+        stream=Timeouts(t.connect, t.tls, t.write, t.head, t.first_event, t.idle, t.total),
+        plain=Timeouts(t.connect, t.tls, t.write, t.total, t.total, t.total, t.total),
+    )
+
+
+def _models(routes: Mapping[str, RouteSettings], created: int) -> dict[str, Model]:
+    return {
+        name: Model(name, route, created)
+        for route, made in routes.items()
+        for name in (route, *made.aliases)
+    }
+
+
+def _limits(settings: Settings) -> ServerLimits:
+    edge = settings.edge
+    return ServerLimits(
+        header_field_bytes=edge.header_field_bytes,
+        header_bytes=edge.header_bytes,
+        body_bytes=edge.body_bytes,
+        header_seconds=edge.header_seconds,
+        body_seconds=edge.body_seconds,
+        keep_alive_seconds=edge.keep_alive_seconds,
+        slow_client_seconds=edge.slow_client_seconds,
+        high_water_bytes=edge.high_water_bytes,
+        connections=edge.connections,
+    )
