@@ -27,7 +27,10 @@ class ToolCall:
 
 @dataclass(slots=True)
 class Answer:
-    """One folded completion, as far as it came. `finish` is empty while the answer is not complete."""
+    """One folded completion, as far as it came. `finish` is empty while the answer is not complete.
+
+    `choices`: how many were begun; only the one with index 0 is folded here.
+    """
 
     id: str = ""
     model: str = ""
@@ -39,6 +42,7 @@ class Answer:
     tool_calls: list[ToolCall] = field(default_factory=list)
     usage: Usage | None = None
     usage_suspect: bool = False
+    choices: int = 0
 
 
 @dataclass(slots=True)

@@ -1,0 +1,263 @@
+"""Putting one completion together from its chunks: text, reasoning, tool calls, usage and how it ended.
+
+Shapes: OpenAI's chat completion objects as Kimi, vLLM and SGLang send them (KIMI.md section 4). Members are
+typed loosely on purpose: an unknown value must travel on, so only containers that have to be walked have a
+type.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from moongate.core import lenient
+from moongate.core.call import Usage
+from moongate.core.surface import Answer, ToolCall
+
+MOST_TOKENS: Final = 1 << 40
+"""No exchange has more; a larger figure is taken for nonsense."""
+
+_encode: Final = msgspec.json.encode
+_TEXT: Final = msgspec.json.Decoder(str)
+
+
+class Function(msgspec.Struct, gc=False):
+    """What a tool call asks for; `arguments` comes in pieces."""
+
+    name: Any = None
+    arguments: Any = None
+
+
+class ToolDelta(msgspec.Struct, gc=False):
+    """A piece of a tool call, or a whole one."""
+
+    index: Any = None
+    id: Any = None
+    type: Any = None
+    function: Function | None = None
+
+
+class Delta(msgspec.Struct, gc=False):
+    """A piece of the assistant's message, or the whole message of a plain answer."""
+
+    content: Any = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    tool_calls: list[ToolDelta] | None = None
+
+
+class Choice(msgspec.Struct, gc=False):
+    """One of the answers asked for by `n`."""
+
+    index: Any = None
+    delta: Delta | None = None
+    message: Delta | None = None
+    finish_reason: Any = None
+    usage: Any = None
+
+
+class Chunk(msgspec.Struct, gc=False):
+    """One event of a stream, or a whole plain answer."""
+
+    id: Any = None
+    model: Any = None
+    created: Any = None
+    system_fingerprint: Any = None
+    choices: list[Choice] | None = None
+    usage: Any = None
+    error: Any = None
+
+
+class Tool:
+    """A tool call under way; `arguments` is the inside of a JSON string, still escaped."""
+
+    __slots__ = ("arguments", "id", "index", "kind", "name")
+
+    def __init__(self, index: int, given_id: str) -> None:
+        self.index = index
+        self.id = given_id
+        self.kind = "function"
+        self.name = ""
+        self.arguments = bytearray()
+
+
+class Fold:
+    """One completion as far as it came. `text` and `reasoning` are insides of JSON strings, still escaped."""
+
+    __slots__ = (
+        "_by_index",
+        "_finished",
+        "_tools",
+        "created",
+        "fingerprint",
+        "finish",
+        "id",
+        "model",
+        "reasoning",
+        "suspect",
+        "text",
+        "usage",
+    )
+
+    def __init__(self) -> None:
+        self.id = ""
+        self.model = ""
+        self.fingerprint = ""
+        self.created = 0
+        self.finish = ""
+        self.text = bytearray()
+        self.reasoning = bytearray()
+        self.usage: Usage | None = None
+        self.suspect = False
+        self._finished: dict[int, bool] = {}
+        self._tools: list[Tool] = []
+        self._by_index: dict[int, Tool] = {}
+
+    @property
+    def complete(self) -> bool:
+        """Whether every choice that was begun has its finish reason, and at least one was begun."""
+        return bool(self._finished) and all(self._finished.values())
+
+    @property
+    def choices(self) -> int:
+        """How many answers were begun; only the one with index 0 is folded."""
+        return len(self._finished)
+
+    def take(self, chunk: Chunk) -> None:
+        """Add one chunk, or a whole plain answer."""
+        self.id = self.id or _string(chunk.id)
+        self.model = self.model or _string(chunk.model)
+        self.fingerprint = self.fingerprint or _string(chunk.system_fingerprint)
+        self.created = self.created or _whole(chunk.created)
+        for choice in chunk.choices or ():
+            index = _whole(choice.index)
+            reason = _string(choice.finish_reason)
+            self._finished[index] = bool(reason) or self._finished.get(index, False)
+            delta = choice.delta or choice.message
+            if index == 0:
+                self.finish = reason or self.finish
+                if delta is not None:
+                    self._delta(delta)
+        self.meter(chunk)
+
+    def meter(self, chunk: Chunk) -> None:
+        """Take the usage of a chunk, wherever it stands; the last one given holds, they are never added."""
+        for choice in chunk.choices or ():
+            self._usage(choice.usage)
+        self._usage(chunk.usage)
+
+    def tool(self, index: object, given_id: str) -> Tool:
+        """The call that a delta belongs to, made if it is a new one.
+
+        The index tells calls apart. Where it is missing the id does, and where that is missing too the
+        delta goes on with the last call. An index met again with another id is another call.
+        """
+        if type(index) is int:
+            found = self._by_index.get(index)
+        elif given_id:
+            found = next((tool for tool in self._tools if tool.id == given_id), None)
+        else:
+            found = self._tools[-1] if self._tools else None
+        if found is not None and not (given_id and found.id and found.id != given_id):
+            return found
+        taken = {tool.index for tool in self._tools}
+        free = index if type(index) is int and index not in taken else max(taken, default=-1) + 1
+        made = Tool(free, given_id)
+        self._tools.append(made)
+        self._by_index[index if type(index) is int else free] = made
+        return made
+
+    def answer(self) -> Answer:
+        """What came so far."""
+        return Answer(
+            id=self.id,
+            model=self.model,
+            created=self.created,
+            fingerprint=self.fingerprint,
+            text=unescaped(self.text),
+            reasoning=unescaped(self.reasoning),
+            finish=self.finish if self.complete else "",
+            tool_calls=[
+                ToolCall(tool.index, tool.id, tool.kind, tool.name, unescaped(tool.arguments))
+                for tool in self._tools
+            ],
+            usage=self.usage,
+            usage_suspect=self.suspect,
+            choices=self.choices,
+        )
+
+    def _delta(self, delta: Delta) -> None:
+        self.text += escaped(delta.content)
+        self.reasoning += escaped(delta.reasoning_content) or escaped(delta.reasoning)
+        for piece in delta.tool_calls or ():
+            tool = self.tool(piece.index, _string(piece.id))
+            tool.id = tool.id or _string(piece.id)
+            tool.kind = _string(piece.type) or tool.kind
+            if piece.function is not None:
+                tool.name = tool.name or _string(piece.function.name)
+                tool.arguments += escaped(piece.function.arguments)
+
+    def _usage(self, given: object) -> None:
+        if given is not None:
+            self.usage, self.suspect = read_usage(given)
+
+
+def read_usage(given: object) -> tuple[Usage | None, bool]:
+    """Tokens by kind from a `usage` object, and whether its figures contradict each other.
+
+    Both cached fields are absent on a miss (KIMI.md section 4), so a missing detail is 0; missing totals,
+    figures that are no counts and parts larger than their whole make it suspect. Figures that are no counts
+    read as 0.
+    """
+    if not isinstance(given, dict):
+        return None, True
+    counts = _Counts()
+    inside = counts.part(given, "prompt_tokens_details")
+    within = counts.part(given, "completion_tokens_details")
+    usage = Usage(
+        input=counts.read("prompt_tokens", given, needed=True),
+        output=counts.read("completion_tokens", given, needed=True),
+        cached=counts.read("cached_tokens", inside, given),
+        reasoning=counts.read("reasoning_tokens", within, given),
+        cache_write=counts.read("cache_write_tokens", inside, given),
+    )
+    total = given.get("total_tokens")
+    wrong = total is not None and total != usage.input + usage.output
+    wrong = wrong or usage.cached > usage.input or usage.reasoning > usage.output
+    return usage, counts.wrong or wrong
+
+
+class _Counts:
+    """Reads counts and remembers whether one of them was none."""
+
+    def __init__(self) -> None:
+        self.wrong = False
+
+    def part(self, given: dict[str, object], name: str) -> dict[str, object]:
+        found = given.get(name)
+        self.wrong |= not (found is None or isinstance(found, dict))
+        return found if isinstance(found, dict) else {}
+
+    def read(self, name: str, *places: dict[str, object], needed: bool = False) -> int:
+        found = next((place[name] for place in places if place.get(name) is not None), None)
+        if type(found) is int and 0 <= found <= MOST_TOKENS:
+            return found
+        self.wrong |= needed or found is not None
+        return 0
+
+
+def escaped(value: object) -> bytes:
+    """The inside of the JSON string for a text, empty for whatever is no text."""
+    return _encode(value)[1:-1] if value and type(value) is str else b""
+
+
+def unescaped(inside: bytes | bytearray) -> str:
+    """The text whose JSON string has this inside; halves of surrogate pairs become U+FFFD."""
+    return lenient.decode(_TEXT, b'"%b"' % bytes(inside))
+
+
+def _string(value: object) -> str:
+    return value if type(value) is str else ""
+
+
+def _whole(value: object) -> int:
+    return value if type(value) is int else 0
