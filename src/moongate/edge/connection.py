@@ -1,0 +1,472 @@
+"""One client's connection: reads requests, hands each to the API, and keeps order, bounds and time-outs.
+
+One request is answered at a time. What the client sends meanwhile is read, so that its leaving is noticed, up to
+the high-water mark; then reading pauses until the answer is done. After a refused request nothing is parsed.
+
+The end of the client's sending side is taken for its leaving, also while its request is being answered: nginx does
+the same before an upstream, and the two cannot be told apart before something is written. A client that half-closes
+(`shutdown(SHUT_WR)`) and still waits for an answer gets none; the HTTP libraries of the SDKs, and curl, never do so.
+"""
+
+import asyncio
+import logging
+import socket
+import struct
+from enum import Enum
+from typing import Final, cast
+
+from moongate.core.bodies import ChunkedBody, Gunzip, SizedBody
+from moongate.core.faults import FailedError, Failure, Fault, refuse
+from moongate.core.wire import CHUNKED, CONTINUE, HeadReader, RequestHead
+from moongate.edge.contract import Shared
+from moongate.edge.downstream import HttpDownstream
+
+_log = logging.getLogger("moongate.edge")
+
+LEAST_PROGRESS: Final = 1024
+"""Bytes of body that count as progress; fewer within the time for a stalled body are a stall."""
+
+_STEP = 0.25  # part of a stall's time after which progress is looked at again
+_INFLATE_AT_ONCE = 65_536  # bytes unpacked on the loop; what is larger goes to a thread
+_INFLATE_STEP = 262_144
+_RESET = struct.pack("ii", 1, 0)
+_PACKED = (b"gzip", b"x-gzip")
+
+
+class _Phase(Enum):
+    HEAD = "head"  # between requests, or in the middle of a head
+    BODY = "body"
+    ANSWER = "answer"
+    LINGER = "linger"  # the last answer is on its way; what still comes is dropped
+    CLOSING = "closing"
+
+
+_HEAD, _BODY, _ANSWER = _Phase.HEAD, _Phase.BODY, _Phase.ANSWER
+
+
+class Connection(asyncio.Protocol):
+    """The protocol of one accepted connection; `peer` is the client's address as text, or `unix`."""
+
+    __slots__ = (
+        "_body",
+        "_down",
+        "_head",
+        "_held",
+        "_idle_until",
+        "_keep",
+        "_mark",
+        "_moved_at",
+        "_pending",
+        "_phase",
+        "_reader",
+        "_reading_paused",
+        "_received",
+        "_screened",
+        "_sent",
+        "_shared",
+        "_task",
+        "_transport",
+        "_whole",
+        "due",
+        "peer",
+        "write_paused",
+    )
+
+    def __init__(self, shared: Shared, peer: str) -> None:
+        self.peer = peer
+        self.due = self._idle_until = shared.clock() + shared.limits.keep_alive_seconds
+        self.write_paused = False
+        self._shared = shared
+        self._phase = _HEAD
+        self._reader: HeadReader | None = None
+        self._head: RequestHead | None = None
+        self._screened: object = None
+        self._keep = False
+        self._body: SizedBody | ChunkedBody | None = None
+        self._whole: bytes | bytearray = b""
+        self._received = 0
+        self._held = 0
+        self._pending = b""
+        self._reading_paused = False
+        self._down: HttpDownstream | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._sent = 0
+        self._mark = 0
+        self._moved_at = 0.0
+
+    # -- what the event loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the connection over."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._shared.connections.add(self)
+        if self._shared.limits.high_water_bytes != 65_536:
+            self._transport.set_write_buffer_limits(high=self._shared.limits.high_water_bytes)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse, or keep for later."""
+        phase = self._phase
+        if (phase is _HEAD and not self.write_paused and not self._pending) or (
+            phase is _BODY and not self._pending
+        ):
+            self._take(data)
+        elif phase is _HEAD or phase is _BODY or phase is _ANSWER:
+            self._keep_for_later(data)
+
+    def eof_received(self) -> None:
+        """The client sends no more, which is taken for its leaving; the transport closes itself."""
+        self._leave(Fault.CLIENT_CLOSED)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        """Nothing can be read or written any more."""
+        self._leave(Fault.CLIENT_CLOSED)
+        self._shared.connections.discard(self)
+        self._shared.rest()
+
+    def pause_writing(self) -> None:
+        """More than the high-water mark waits."""
+        self.write_paused = True
+
+    def resume_writing(self) -> None:
+        """The client took enough."""
+        self.write_paused = False
+        if self._down is not None:
+            self._down.resumed()
+        elif self._phase is _HEAD:
+            self._go_on()
+
+    # -- reading
+
+    def _take(self, data: bytes) -> None:
+        try:
+            while data:
+                if self._phase is _HEAD:
+                    if self.write_paused:
+                        break
+                    data = self._take_head(data)
+                elif self._phase is _BODY:
+                    used = self._take_body(data)
+                    data = data[used:]
+                    if data and self._phase is _BODY:
+                        asyncio.get_running_loop().call_soon(self._go_on)
+                        break
+                else:
+                    break
+        except FailedError as error:
+            self._refuse(error.failure)
+        except Exception:
+            _log.exception("a request could not be read")
+            self._refuse(Failure(Fault.GATEWAY_ERROR))
+        if data and self._phase in (_HEAD, _BODY, _ANSWER):
+            self._keep_for_later(data)
+
+    def _take_head(self, data: bytes) -> bytes:
+        limits = self._shared.limits
+        reader = self._reader
+        if reader is None:
+            reader = self._reader = HeadReader(limits.header_field_bytes, limits.header_bytes)
+        fresh = not reader.started
+        end = reader.feed(data)
+        if end < 0:
+            if fresh and reader.started:
+                self.due = self._shared.clock() + limits.header_seconds
+            return b""
+        rest = data[end:]
+        self._open(reader, whole=not rest)
+        return rest
+
+    def _open(self, reader: HeadReader, *, whole: bool) -> None:
+        """Screen a request whose head is complete, then read its body or answer it."""
+        head = self._head = cast("RequestHead", reader.head)
+        head.peer = self.peer
+        self._reader = None
+        self._keep = reader.keep_alive
+        try:
+            self._screened = self._shared.api.screen(head)
+        except FailedError as error:
+            self._refuse(error.failure, keep=reader.keep_alive and reader.size == 0)
+            return
+        if reader.size > self._shared.limits.body_bytes:
+            raise self._too_large()
+        coding = head.headers.get(b"content-encoding", b"identity").lower()
+        if coding != b"identity" and coding not in _PACKED:
+            raise refuse(Fault.INVALID_REQUEST, "The body's Content-Encoding must be gzip or none.")
+        if reader.size == 0:
+            self._launch()
+            return
+        self._body = ChunkedBody() if reader.size == CHUNKED else SizedBody(reader.size)
+        self._phase = _BODY
+        self._received = self._mark = 0
+        self._moved_at = self._shared.clock()
+        self.due = self._moved_at + self._shared.limits.body_seconds * _STEP
+        if whole and reader.expects_continue:
+            self.send(CONTINUE)
+
+    def _take_body(self, data: bytes) -> int:
+        reading = cast("SizedBody | ChunkedBody", self._body)
+        piece, used = reading.feed(data)
+        size = len(piece)
+        if size:
+            self._received += size
+            if self._received > self._shared.limits.body_bytes:
+                raise self._too_large()
+            if not self._shared.held.take(size):
+                raise refuse(Fault.GATEWAY_OVERLOADED)
+            self._held += size
+            if not self._whole:
+                self._whole = piece
+            elif isinstance(self._whole, bytearray):
+                self._whole += piece
+            else:
+                self._whole = bytearray(self._whole)
+                self._whole += piece
+        if reading.done:
+            self._launch()
+        return used
+
+    def _too_large(self) -> FailedError:
+        return refuse(
+            Fault.PAYLOAD_TOO_LARGE, f"A body may have {self._shared.limits.body_bytes} bytes, unpacked."
+        )
+
+    def _keep_for_later(self, data: bytes) -> None:
+        self._pending = self._pending + data if self._pending else data
+        if len(self._pending) > self._shared.limits.high_water_bytes and not self._reading_paused:
+            self._reading_paused = True
+            self._transport.pause_reading()
+
+    def _go_on(self) -> None:
+        data, self._pending = self._pending, b""
+        self._read_on()
+        if data:
+            self._take(data)
+
+    def _read_on(self) -> None:
+        if self._reading_paused and not self._transport.is_closing():
+            self._reading_paused = False
+            self._transport.resume_reading()
+
+    # -- answering
+
+    def _launch(self) -> None:
+        body = self._whole if isinstance(self._whole, bytes) else bytes(self._whole)
+        self._whole = b""
+        self._body = None
+        self._phase = _ANSWER
+        shared = self._shared
+        self.due = shared.clock() + shared.limits.slow_client_seconds * _STEP
+        shared.active += 1
+        down = self._down = HttpDownstream(self, self._head)
+        self._task = asyncio.get_running_loop().create_task(self._answer(down, body))
+
+    async def _answer(self, down: HttpDownstream, body: bytes) -> None:
+        head = cast("RequestHead", self._head)
+        failure = Failure(Fault.GATEWAY_ERROR)
+        try:
+            if body and head.headers.get(b"content-encoding", b"").lower() in _PACKED:
+                body = await self._unpacked(body, down)
+            if down.gone is None:
+                await self._shared.api.handle(head, self._screened, body, down)
+        except FailedError as error:
+            failure = error.failure
+        except Exception:
+            _log.exception("a request ended in an error of the gateway", extra={"path": head.path})
+        finally:
+            self._shared.held.give(self._held)
+            self._held = 0
+            self._shared.active -= 1
+            if not down.over:
+                self._fail(down, failure)
+            self._answered()
+            self._shared.rest()
+
+    async def _unpacked(self, packed: bytes, down: HttpDownstream) -> bytes:
+        """The body without its gzip coding; counted as it grows, in a thread when it is large."""
+        gunzip = Gunzip(packed, self._shared.limits.body_bytes)
+        pieces: list[bytes] = []
+        piece = gunzip.step(_INFLATE_AT_ONCE)
+        while piece and down.gone is None:
+            if not self._shared.held.take(len(piece)):
+                raise refuse(Fault.GATEWAY_OVERLOADED)
+            self._held += len(piece)
+            pieces.append(piece)
+            if len(piece) < _INFLATE_AT_ONCE:
+                piece = gunzip.step(_INFLATE_AT_ONCE)
+            else:
+                loop = asyncio.get_running_loop()
+                piece = await loop.run_in_executor(None, gunzip.step, _INFLATE_STEP)
+        self._shared.held.give(len(packed))
+        self._held -= len(packed)
+        return b"".join(pieces)
+
+    def _fail(self, down: HttpDownstream, failure: Failure) -> None:
+        """End an answer that the API left unfinished."""
+        if down.started:
+            down.abort()
+            return
+        try:
+            down.respond(*self._shared.api.render(failure, self._head))
+        except Exception:
+            _log.exception("a refusal could not be rendered")
+            down.abort()
+
+    def _answered(self) -> None:
+        self._task = None
+        self._down = None
+        self._head = None
+        self._screened = None
+        if self._phase is not _ANSWER:
+            return
+        if self._keep and not self._shared.draining:
+            self._wait_for_next()
+            if self._pending or self._reading_paused:
+                self._go_on()
+        else:
+            self._close(linger=bool(self._pending) or self._reading_paused)
+
+    def _wait_for_next(self) -> None:
+        limits = self._shared.limits
+        now = self._shared.clock()
+        self._phase = _HEAD
+        self._idle_until = now + limits.keep_alive_seconds
+        self.due = min(self._idle_until, now + limits.slow_client_seconds * _STEP)
+
+    def _refuse(self, failure: Failure, *, keep: bool = False) -> None:
+        """Answer without the API; unless `keep`, nothing that the client still sends is parsed."""
+        refused = self._shared.refused
+        refused[failure.fault] = refused.get(failure.fault, 0) + 1
+        self._keep = keep and not self._shared.draining
+        self._drop_request()
+        down = HttpDownstream(self, self._head)
+        self._fail(down, failure)
+        if self._phase is _Phase.CLOSING:
+            return
+        if self._keep:
+            self._wait_for_next()
+        else:
+            self._close(linger=True)
+
+    # -- the wire, as `HttpDownstream` sees it
+
+    def send(self, *pieces: bytes) -> None:
+        """Write bytes now."""
+        if len(pieces) == 1:
+            self._sent += len(pieces[0])
+            self._transport.write(pieces[0])
+        else:
+            self._sent += sum(map(len, pieces))
+            self._transport.writelines(pieces)
+
+    def answer_lines(self, *, ends: bool = False) -> tuple[bytes, bytes]:
+        """The Date and Connection lines; from here on it is decided whether the connection lives on."""
+        shared = self._shared
+        if ends or shared.draining:
+            self._keep = False
+        if not self._keep:
+            return shared.date, b"Connection: close\r\n"
+        if self._head is not None and self._head.version == "1.0":
+            return shared.date, b"Connection: keep-alive\r\n"
+        return shared.date, b""
+
+    def cut_answer(self, *, reset: bool) -> None:
+        """Close at once."""
+        self._abort(reset=reset)
+
+    # -- ends
+
+    def _close(self, *, linger: bool) -> None:
+        """Close once everything is written.
+
+        A socket closed with unread bytes in it resets the connection, which may destroy the answer on its way:
+        with `linger` the client is given time to read and to stop sending.
+        """
+        limits = self._shared.limits
+        now = self._shared.clock()
+        self._pending = b""
+        self._idle_until = now + limits.linger_seconds
+        self.due = min(self._idle_until, now + limits.slow_client_seconds * _STEP)
+        if linger and not self._transport.is_closing():
+            self._phase = _Phase.LINGER
+            self._read_on()
+            self._transport.write_eof()
+        else:
+            self._phase = _Phase.CLOSING
+            self._transport.close()
+
+    def _abort(self, *, reset: bool) -> None:
+        self._phase = _Phase.CLOSING
+        sock = self._transport.get_extra_info("socket")
+        if reset and sock is not None and sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self._transport.abort()
+
+    def _leave(self, fault: Fault) -> None:
+        """The client is not there any more."""
+        if self._phase is not _Phase.CLOSING:
+            limits = self._shared.limits
+            self.due = self._shared.clock() + limits.slow_client_seconds * _STEP
+            self._phase = _Phase.CLOSING
+        self._pending = b""
+        self._drop_request()
+        if self._down is not None:
+            self._down.lost(fault)
+
+    def _drop_request(self) -> None:
+        """Forget a request that was not handed on; one that was gives its bytes back itself."""
+        self._reader = None
+        self._body = None
+        self._whole = b""
+        if self._task is None and self._held:
+            self._shared.held.give(self._held)
+            self._held = 0
+
+    # -- time
+
+    def expire(self, now: float) -> None:
+        """Act on whatever time-out is due; see `Swept`."""
+        limits = self._shared.limits
+        if self._transport.get_write_buffer_size():
+            self._watch_writing(now)
+        elif self._phase is _BODY:
+            self._watch_body(now)
+        elif self._phase is _ANSWER:
+            self._mark = -1
+            self.due = now + limits.slow_client_seconds * _STEP
+        elif self._phase is _Phase.CLOSING:
+            self._transport.abort()
+        elif self._phase is _HEAD and self._reader is not None and self._reader.started:
+            self._refuse(Failure(Fault.SLOW_REQUEST))
+        elif now < self._idle_until:
+            self.due = self._idle_until
+        else:
+            self._close(linger=False)
+
+    def _watch_writing(self, now: float) -> None:
+        limits = self._shared.limits
+        taken = self._sent - self._transport.get_write_buffer_size()
+        self.due = now + limits.slow_client_seconds * _STEP
+        if taken != self._mark:
+            self._mark = taken
+            self._moved_at = now
+        elif now - self._moved_at >= limits.slow_client_seconds:
+            self.cut(Fault.SLOW_CLIENT)
+
+    def _watch_body(self, now: float) -> None:
+        limits = self._shared.limits
+        self.due = now + limits.body_seconds * _STEP
+        if self._received - self._mark >= LEAST_PROGRESS:
+            self._mark = self._received
+            self._moved_at = now
+        elif now - self._moved_at >= limits.body_seconds:
+            raise_for = Failure(Fault.SLOW_REQUEST, message="The body did not arrive in time; send it again.")
+            self._refuse(raise_for)
+
+    def close_if_idle(self) -> None:
+        """Close a connection on which no request has begun."""
+        if self._phase is _HEAD and (self._reader is None or not self._reader.started) and not self._pending:
+            self._close(linger=False)
+
+    def cut(self, fault: Fault) -> None:
+        """End it now: whoever answers is told `fault`, what waits to be written is dropped."""
+        self._leave(fault)
+        self._abort(reset=True)
