@@ -91,7 +91,8 @@ class Ended:
 
     `reach` is as far as the transport can know: `nothing_sent` to `head`; that events were relayed the relay knows.
     `phase` is the phase in which it ended, `detail` a short text for record and log, never shown to a client.
-    Times are monotonic seconds, 0.0 where that point was not reached.
+    Times are monotonic seconds, 0.0 where that point was not reached. `framed` False: the answer ended with the
+    connection alone (neither a length nor chunks), so its wholeness must be judged by what it says.
     """
 
     reach: Reach
@@ -99,6 +100,7 @@ class Ended:
     phase: Phase
     detail: str = ""
     reused: bool = False
+    framed: bool = True
     connected_at: float = 0.0
     sent_at: float = 0.0
     head_at: float = 0.0

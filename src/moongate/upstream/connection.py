@@ -1,0 +1,357 @@
+"""One HTTP/1.1 connection: writes a request, checks the framing of the answer, pushes it into a sink.
+
+Strictness is llhttp's, plus what it lets pass: a transfer coding other than `chunked`, versions other than 1.0 and
+1.1, odd statuses, and sizes. RFC 9112 sections 6 and 9 hold for framing and reuse.
+"""
+
+import asyncio
+import socket
+from enum import IntEnum
+from typing import Final, Protocol, cast
+
+import httptools
+
+from moongate.core.faults import Fault, Reach
+from moongate.upstream.exchange import Exchange
+from moongate.upstream.gunzip import BadGzipError, Gunzip
+from moongate.upstream.transport import Phase
+
+MOST_HEADER: Final = 16 * 1024
+MOST_HEAD: Final = 64 * 1024
+MOST_FIELDS: Final = 1000
+MOST_INTERIM: Final = 10
+_JOINED_WRITE: Final = 256 * 1024
+_WATCHED: Final = frozenset((b"content-length", b"transfer-encoding", b"content-encoding"))
+
+
+class BadAnswerError(Exception):
+    """What came is no answer that HTTP/1.1 allows, or more of it than we take."""
+
+
+class Stage(IntEnum):
+    """How far an answer has come."""
+
+    HEAD = 0
+    BODY = 1
+    WHOLE = 2
+
+
+class Keeper(Protocol):
+    """Who owns connections: the pool."""
+
+    def take_back(self, connection: "Connection") -> None:
+        """It is whole and free for another exchange."""
+
+    def forget(self, connection: "Connection") -> None:
+        """It is closed or about to be; called once."""
+
+
+class Connection(asyncio.Protocol):
+    """One connection. It carries one exchange at a time and is a `Carrier` for it."""
+
+    def __init__(self, keeper: Keeper, sock: socket.socket) -> None:
+        self._keeper = keeper
+        self._sock = sock
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+        self._transport: asyncio.Transport
+        self._raw: asyncio.Transport
+        self._exchange: Exchange | None = None
+        self.is_gone = False
+        self.is_feeding = False
+        self.served = 0
+        self.idle_since = 0.0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._stage = Stage.HEAD
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._fields = 0
+        self._head_size = 0
+        self._silent = 0
+        self._interim = 0
+        self._got_bytes = False
+        self._moved = False
+        self._keep = False
+        self._is_framed = False
+        self._gunzip: Gunzip | None = None
+
+    # -- life --------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the plain transport; over TLS `secure` brings the one to write to."""
+        self._raw = self._transport = cast("asyncio.Transport", transport)
+        # what the kernel has not taken must show in `get_write_buffer_size` at once: reach depends on it
+        self._raw.set_write_buffer_limits(high=0)
+
+    def secure(self, transport: asyncio.Transport) -> None:
+        """Take the transport that encrypts."""
+        self._transport = transport
+        transport.set_write_buffer_limits(high=0)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the peer has left it open and silent, as far as the kernel knows."""
+        if self.is_gone or self._transport.is_closing():
+            return False
+        try:
+            seen = self._sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        # over TLS the bytes may be session tickets; plain ones nobody asked for
+        return bool(seen) and self._transport is not self._raw
+
+    def close(self) -> None:
+        """Cut it at once, in whatever state. Idempotent."""
+        self._transport.abort()
+        if not self.is_gone:
+            self.is_gone = True
+            self._keeper.forget(self)
+
+    def pause(self) -> None:
+        """Stop reading."""
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Push what was held back, then read on."""
+        if self.is_feeding:
+            return
+        exchange = self._exchange
+        if exchange is not None and self._gunzip is not None:
+            self.is_feeding = True
+            broken = self._decode(exchange, self._gunzip)
+            self.is_feeding = False
+            self._step(exchange, broken, 0)
+        if (exchange is None or not exchange.is_paused) and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    # -- writing -----------------------------------------------------------------------------------------------
+
+    def begin(self, exchange: Exchange, head: bytes) -> None:
+        """Write the request of an exchange."""
+        self._clear()
+        self._exchange = exchange
+        exchange.carry(self, reused=self.served > 0)
+        self.served += 1
+        exchange.sink.open(exchange)
+        if exchange.is_over:
+            return
+        exchange.enter(Phase.WRITE)
+        body = exchange.outbound.body
+        if len(body) <= _JOINED_WRITE:
+            self._transport.write(head + body)
+        else:
+            self._transport.write(head)
+            if not self._transport.is_closing() and self._waiting == 0:
+                exchange.note_sent(Reach.PARTLY_SENT)
+            self._transport.write(body)
+        # a transport that turns closing inside its first `write` got nothing accepted
+        if not self._transport.is_closing():
+            waiting = self._waiting
+            if waiting == 0:
+                exchange.note_sent(Reach.SENT)
+            elif waiting < len(head) + len(body) or self._transport is not self._raw:
+                exchange.note_sent(Reach.PARTLY_SENT)
+
+    @property
+    def _waiting(self) -> int:
+        """Bytes that the kernel has not taken yet (over TLS: those of both layers)."""
+        size = self._raw.get_write_buffer_size()
+        return size if self._transport is self._raw else size + self._transport.get_write_buffer_size()
+
+    def resume_writing(self) -> None:
+        """Note that nothing waits any more to be written."""
+        self.note_written()
+
+    def note_written(self) -> None:
+        """See whether the request has gone out whole; over TLS nobody else says so."""
+        exchange = self._exchange
+        if exchange is not None and not self._transport.is_closing() and self._waiting == 0:
+            exchange.note_sent(Reach.SENT)
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """Push what came as far as it goes."""
+        exchange = self._exchange
+        if exchange is None:  # unasked: what follows could be taken for the next answer
+            self.close()
+            return
+        broken: BaseException | None = None
+        self._got_bytes = True
+        self.is_feeding = True
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserCallbackError as error:
+            broken = error.__context__ or error
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            broken = BadAnswerError(f"malformed: {error}")
+        if self._gunzip is not None and broken is None:
+            broken = self._decode(exchange, self._gunzip)
+        self.is_feeding = False
+        if self._moved and self._stage is Stage.BODY and broken is None and exchange.cut_by is None:
+            self._moved = False
+            self._silent = 0
+            return
+        self._step(exchange, broken, len(data))
+
+    def _step(self, exchange: Exchange, broken: BaseException | None, size: int) -> None:
+        """Decide what follows from a read that was more than body bytes."""
+        if exchange.cut_by is not None:
+            fault, detail = exchange.cut_by
+            if fault is None and broken is None and self._stage is Stage.WHOLE:
+                self._release(exchange)
+            else:
+                exchange.fail(fault, detail)
+        elif isinstance(broken, BadAnswerError | BadGzipError):
+            late = "bytes after the end of the answer; " if self._stage is Stage.WHOLE else ""
+            exchange.fail(Fault.KIMI_BAD_RESPONSE, f"{late}{broken}")
+        elif broken is not None:
+            exchange.fail(Fault.GATEWAY_ERROR, f"the sink raised {broken!r}")
+        elif self._stage is Stage.WHOLE:
+            self._finish(exchange)
+        else:
+            self._silent = 0 if self._moved else self._silent + size
+            self._moved = False
+            if self._silent > MOST_HEAD:
+                exchange.fail(Fault.KIMI_BAD_RESPONSE, f"more than {MOST_HEAD} bytes of head or framing")
+
+    def _decode(self, exchange: Exchange, gunzip: Gunzip) -> BaseException | None:
+        try:
+            while not exchange.is_paused and exchange.cut_by is None and (piece := gunzip.piece()):
+                exchange.sink.data(piece)
+        except Exception as error:  # noqa: BLE001 - a sink that raises must not tear down the event loop's callback
+            return error
+        return None
+
+    def _finish(self, exchange: Exchange) -> None:
+        if self._gunzip is not None:
+            if not self._gunzip.is_drained:
+                return  # the sink is paused; `resume` comes back here
+            if not self._gunzip.is_whole:
+                exchange.fail(Fault.KIMI_STREAM_TRUNCATED, "the gzip body is cut short")
+                return
+        self._release(exchange)
+
+    def _release(self, exchange: Exchange) -> None:
+        """End the exchange well; the connection is kept where both sides may use it again (RFC 9112, 9.3)."""
+        was_paused = exchange.is_paused
+        keep = self._keep and exchange.sent_at > 0 and not self._transport.is_closing()
+        self._exchange = None
+        exchange.end(None, exchange.cut_by[1] if exchange.cut_by is not None else "")
+        if not keep:
+            self.close()
+            return
+        if was_paused:
+            self._transport.resume_reading()
+        self._keeper.take_back(self)
+
+    def eof_received(self) -> None:
+        """Take the end of the connection for the end of the answer only where nothing else could say it."""
+        exchange = self._exchange
+        if exchange is not None and self._stage is Stage.BODY and not self._is_framed:
+            self._stage = Stage.WHOLE
+            exchange.framed = False
+            self._finish(exchange)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Say how far the exchange had come."""
+        if not self.is_gone:
+            self.is_gone = True
+            self._keeper.forget(self)
+        self._parser = None  # breaks the cycle with its callbacks
+        exchange = self._exchange
+        if exchange is None or exchange.is_over or self._stage is Stage.WHOLE:
+            return
+        self._exchange = None
+        why = f"connection lost: {exc}" if exc is not None else "closed by upstream"
+        if self._stage is Stage.BODY:
+            exchange.end(Fault.KIMI_STREAM_TRUNCATED, f"{why} within the body")
+        elif self._got_bytes:
+            exchange.end(Fault.KIMI_STREAM_TRUNCATED, f"{why} within the head")
+        elif exchange.reach is Reach.NOTHING_SENT and exchange.reused:
+            exchange.end(Fault.KIMI_STALE_CONNECTION, f"{why} before the request")
+        else:
+            exchange.end(Fault.KIMI_NETWORK_UNREACHABLE, f"{why} before an answer")
+
+    # -- the parser's callbacks --------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """Refuse a second answer."""
+        if self._stage is Stage.WHOLE:
+            raise BadAnswerError("another answer")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Collect a header; trailers are only counted."""
+        size = len(name) + len(value) + 4
+        self._head_size += size
+        self._fields += 1
+        if size > MOST_HEADER or self._head_size > MOST_HEAD or self._fields > MOST_FIELDS:
+            raise BadAnswerError("headers too large or too many")
+        if self._stage is Stage.HEAD:
+            name = name.lower()
+            self._headers.append((name, value))
+            if name in _WATCHED:
+                self._watch(name, value)
+
+    def _watch(self, name: bytes, value: bytes) -> None:
+        if name == b"content-encoding":
+            coding = value.lower()
+            if coding in (b"gzip", b"x-gzip") and self._gunzip is None:
+                self._gunzip = Gunzip()
+            elif coding not in (b"identity", b""):
+                raise BadAnswerError(f"content coding {coding[:32]!r} that nobody asked for")
+            return
+        if name == b"transfer-encoding" and (value.lower() != b"chunked" or self._is_framed):
+            raise BadAnswerError(f"transfer coding {value[:32]!r}")
+        self._is_framed = True
+
+    def on_headers_complete(self) -> None:
+        """Check the head and pass it on."""
+        status = self._parser.get_status_code()
+        version = self._parser.get_http_version()
+        if version not in ("1.1", "1.0") or not 100 <= status <= 599 or status == 101:
+            raise BadAnswerError(f"HTTP/{version} {status}")
+        if status < 200:
+            self._interim += 1
+            if self._interim > MOST_INTERIM:
+                raise BadAnswerError(f"more than {MOST_INTERIM} interim answers")
+            return
+        exchange = self._exchange
+        if exchange is None:
+            return
+        if version == "1.0" and (b"transfer-encoding", b"chunked") in self._headers:
+            raise BadAnswerError("transfer coding in HTTP/1.0")
+        exchange.note_head()
+        self._stage = Stage.BODY
+        exchange.sink.head(status, self._headers)
+        if exchange.outbound.method == b"HEAD":
+            self._stage = (
+                Stage.WHOLE
+            )  # the parser cannot know that no body follows, so the connection is not kept
+
+    def on_body(self, body: bytes) -> None:
+        """Pass body bytes on."""
+        self._moved = True
+        exchange = self._exchange
+        if exchange is None or exchange.cut_by is not None:
+            return
+        if self._gunzip is None:
+            exchange.sink.data(body)
+        else:
+            self._gunzip.feed(body)
+
+    def on_message_complete(self) -> None:
+        """Note the end of an answer, or of an interim one."""
+        if self._stage is Stage.HEAD:  # a 1xx
+            self._headers = []
+            self._head_size = self._fields = 0
+            self._got_bytes = False
+            self._moved = True
+            self._gunzip = None
+            self._is_framed = False
+        else:
+            self._stage = Stage.WHOLE
+            self._keep = self._parser.should_keep_alive()

@@ -1,0 +1,119 @@
+"""Open a connection: names, TCP, TLS; and what each failure of these means."""
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+from moongate.core.faults import Fault
+from moongate.upstream.connection import Connection
+from moongate.upstream.origin import Origin
+
+_OUT_OF_OWN_MEANS: Final = frozenset(
+    (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM)
+)
+_HANDSHAKE_CEILING: Final = 3600.0  # the exchange's own timer is the shorter one
+
+
+def tls_context(origin: Origin) -> ssl.SSLContext | None:
+    """Make the context that checks certificate and name, TLS 1.2 or newer; None for a plain origin.
+
+    Raises `OSError` when the CA file cannot be read or holds no certificate.
+    """
+    if not origin.tls:
+        return None
+    context = ssl.create_default_context(cafile=origin.ca_file or None)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def meaning(error: BaseException) -> tuple[Fault, str]:
+    """What a failure to connect means. Nothing was sent in any of these cases."""
+    if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        return Fault.KIMI_TLS_REFUSED, f"tls: {_tls_reason(error)}"
+    if isinstance(error, socket.gaierror):
+        return Fault.KIMI_NETWORK_UNREACHABLE, f"dns: {error.strerror}"
+    if isinstance(error, OSError):
+        if error.errno in _OUT_OF_OWN_MEANS:
+            return Fault.GATEWAY_OVERLOADED, f"no more sockets: {error.strerror}"
+        return Fault.KIMI_NETWORK_UNREACHABLE, f"connect: {error.strerror or type(error).__name__}"
+    if isinstance(error, UnicodeError):
+        return Fault.KIMI_NETWORK_UNREACHABLE, "dns: no valid host name"
+    return Fault.GATEWAY_ERROR, f"connect: {error!r}"
+
+
+def _tls_reason(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return str(error.verify_message)
+    return error.reason or type(error).__name__
+
+
+async def dial(
+    origin: Origin,
+    context: ssl.SSLContext | None,
+    make: Callable[[socket.socket], Connection],
+    on_tls: Callable[[], None],
+) -> Connection:
+    """Open a connection; `on_tls` is told when TCP stands and the handshake begins.
+
+    Raises what `meaning` reads. When cancelled, everything it opened is closed.
+    """
+    loop = asyncio.get_running_loop()
+    sock = await _connect(loop, origin)
+    try:
+        transport, connection = await loop.create_connection(lambda: make(sock), sock=sock)
+    except BaseException:
+        sock.close()
+        raise
+    if context is None:
+        return connection
+    on_tls()
+    try:
+        secure = await loop.start_tls(
+            transport,
+            connection,
+            context,
+            server_hostname=origin.server_name or origin.host,
+            ssl_handshake_timeout=_HANDSHAKE_CEILING,
+        )
+        if secure is None:
+            raise ConnectionResetError(errno.ECONNRESET, "closed in the handshake")
+    except BaseException:
+        transport.abort()
+        raise
+    connection.secure(secure)
+    return connection
+
+
+async def _connect(loop: asyncio.AbstractEventLoop, origin: Origin) -> socket.socket:
+    """Connect to the first address that answers."""
+    addresses = await loop.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
+    failed: OSError = ConnectionRefusedError(errno.ECONNREFUSED, "no address")
+    for family, kind, proto, _, address in addresses:
+        sock = socket.socket(family, kind, proto)
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _keep_alive(sock)
+            await loop.sock_connect(sock, address)
+        except OSError as error:
+            sock.close()
+            failed = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise failed
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    """Notice a peer that vanished within about a minute, even when nothing is to be sent."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+        number = getattr(socket, option, None)
+        if number is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, number, value)
