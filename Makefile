@@ -9,7 +9,7 @@
 
 BIN := .venv/bin
 TOOLS := nginx wrk redis-server
-CODE := src tests bench
+CODE := src tests bench tools
 
 help: ## list the verbs
 	@grep -hE '^[a-z]+: .*## ' Makefile | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
