@@ -11,7 +11,7 @@ from ipaddress import ip_network
 from pathlib import Path
 
 from moongate.core.call import Principal
-from moongate.core.chat import Chat
+from moongate.core.chat import ChatCompletions
 from moongate.core.faults import Fault
 from moongate.core.held import Held
 from moongate.core.models import model_on
@@ -63,7 +63,7 @@ class App:
         self._log = _access_log(settings.log.access, settings.log.sample)
         views = [self._measured.observe] if self._log is None else [self._measured.observe, self._log.write]
         held = Held(settings.edge.held_bytes)
-        surface = Chat()
+        surface = ChatCompletions()
         self._targets = {name: Target.build(name, target, settings, world) for name, target in settings.targets.items()}
         self._admission = Admission(settings.max_concurrent_requests)
         day = datetime.fromtimestamp(world.wall(), UTC).date()
@@ -86,7 +86,7 @@ class App:
             may_see=trusted.may_see,
             refused=self._refused,
         )
-        self._server = Server(self._api, _limits(settings), held, world.clock)
+        self._server = Server(self._api, _limits(settings), held, world.clock, world.wall)
         self.set_control(control)
 
     @property

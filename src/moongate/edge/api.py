@@ -109,8 +109,9 @@ class Api:
         text = "is not enabled on this gateway yet." if known else "is not a path of this gateway."
         raise refuse(Fault.NOT_ENABLED, f"{head.path[:200]} {text} It serves POST {CHAT} and GET /v1/models.")
 
-    async def handle(self, head: RequestHead, screened: Screened, body: bytes, down: Downstream) -> None:
-        """Answer a request whose headers passed."""
+    async def handle(self, head: RequestHead, screened: object, body: bytes, down: Downstream) -> None:
+        """Answer a request whose headers passed; `screened` is what `screen` said."""
+        assert isinstance(screened, Screened)
         await screened.answer(screened, head, body, down)
 
     def render(self, failure: Failure, head: RequestHead | None) -> tuple[Head, bytes]:

@@ -13,7 +13,8 @@ from moongate.core.routing import Candidate
 from moongate.core.surface import Answer
 from moongate.flow.relay import PlainRelay, StreamRelay
 from moongate.flow.reply import Reply
-from moongate.store.journal import Journal, JournalError, Kind
+from moongate.store.frames import Kind
+from moongate.store.journal import Journal, JournalError
 from moongate.upstream.target import Prepared, Target
 from moongate.upstream.transport import Ended
 from moongate.world import World

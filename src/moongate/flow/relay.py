@@ -220,21 +220,23 @@ class StreamRelay(Relay):
         if self._complete:
             return None
         if self._failure is not None:
-            return replace(self._failure, reach=self._reach(Reach.HEAD))
+            return self._broken(self._failure)
         if self.status not in (0, 200):
             return self._explain(self.status, self.headers, self.body)
         if ended.fault is not None:
             return self._named(ended, timeouts, self._reach(ended.reach))
         if not self._streams:
             return self._not_a_stream()
-        self._act(self._reader.finish())
-        if self._failure is not None:
-            return replace(self._failure, reach=self._reach(Reach.HEAD))
-        return None
+        step = self._reader.finish()
+        self._act(step)
+        return None if step.failure is None else self._broken(step.failure)
 
     def _not_a_stream(self) -> Failure:
         explained = self._explain(200, self.headers, self.body) if b'"error"' in self.body else None
         return explained or Failure(Fault.KIMI_BAD_RESPONSE, Reach.HEAD, detail="a stream was asked for, none came")
+
+    def _broken(self, failure: Failure) -> Failure:
+        return replace(failure, reach=self._reach(Reach.HEAD))
 
     def _reach(self, least: Reach) -> Reach:
         return Reach.EVENTS if self.passed else least
