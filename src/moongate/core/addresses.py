@@ -16,7 +16,7 @@ _URL: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen: a host name or IP address without brackets, and a TCP port (0: the kernel's choice)."""
+    """Where to listen: a host or IP address without brackets, and a TCP port (0: the kernel's choice)."""
 
     host: str
     port: int
@@ -41,7 +41,7 @@ class Url:
 
     @property
     def authority(self) -> str:
-        """What the Host header says: the host and, unless it is the scheme's own, the port (RFC 9110 section 7.2)."""
+        """What the Host header says: the port only where it is not the scheme's own (RFC 9110 section 7.2)."""
         own = self.port == _PORTS[self.scheme]
         return _bracketed(self.host) if own else f"{_bracketed(self.host)}:{self.port}"
 
@@ -82,7 +82,7 @@ class Listening(Kind):
         found = _PLACE.fullmatch(value) if isinstance(value, str) else None
         host = _host(found[1], found[2]) if found else None
         if found is None or host is None or int(found[3]) > 65535:
-            mend = 'write host:port, such as "127.0.0.1:8080", "[::1]:8080" or "0.0.0.0:8080" for every interface'
+            mend = 'write host:port: "127.0.0.1:8080", "[::1]:8080", or "0.0.0.0:8080" for every interface'
             raise WrongError(f"{shown(value)} is not an address to listen on", mend)
         return Address(host, int(found[3]))
 
@@ -92,7 +92,7 @@ class Listening(Kind):
 
 
 class Base(Kind):
-    """An http or https URL: the base of an API, its version included, without query, fragment and userinfo."""
+    """An http or https URL: an API's base, version included, without query, fragment and userinfo."""
 
     word = "http or https URL"
 

@@ -1,8 +1,8 @@
 """Kinds of setting: how each is written in a file, what it becomes, and what its JSON Schema says.
 
-A kind stands as metadata beside a field's type (`Annotated[int, Bytes(1)]`). Its `parse` takes what YAML gave and
-returns the checked value or raises `WrongError` with the mend. The tree in `core/settings` needs nothing else at run time:
-pydantic meets the kinds only while a file is being read.
+A kind stands as metadata beside a field's type (`Annotated[int, Bytes(1)]`). Its `parse` takes what YAML
+gave and returns the checked value, or raises `WrongError` with the mend. pydantic meets the kinds while a
+file is read; the tree itself needs nothing of it.
 """
 
 import re
@@ -50,6 +50,8 @@ def shown(value: object) -> str:
     """A value as it may stand in a mistake: short, and in the file's own notation."""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if value is None:
+        return "null"
     if isinstance(value, dict | list):
         return "a mapping" if isinstance(value, dict) else "a list"
     text = str(value)

@@ -75,8 +75,8 @@ NEVER_RETIRED: Final = tuple(model.id for model in MODELS.values() if model.reti
 def model_on(model: str, day: date, host: str) -> str:
     """The id to ask for on that day at that host.
 
-    On Moonshot's own hosts a retired id goes to its first successor that is live that day; anything else, and every
-    id on any other host, stays as it is: what does not exist there is upstream's to say.
+    On Moonshot's own hosts a retired id goes to its first successor that is live that day; anything else,
+    and every id on any other host, stays as it is: what does not exist there is upstream's to say.
     """
     known = MODELS.get(model)
     if (

@@ -12,7 +12,7 @@ _MEND: Final = "write ${env:NAME} or ${file:PATH}, and keep the secret itself ou
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A resolved secret. Neither `repr` nor `str` nor a format string shows it; `text` is the only way to it."""
+    """A resolved secret. Neither `repr` nor `str` nor a format string shows it; only `text` does."""
 
     text: str = field(repr=False)
 
@@ -31,7 +31,7 @@ class Reference:
 
 
 def reference(value: object) -> Reference:
-    """What `${env:NAME}` or `${file:PATH}` refers to. Raises `WrongError`, which never repeats what was written."""
+    """What `${env:NAME}` or `${file:PATH}` refers to. Raises `WrongError` without what was written."""
     found = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         raise WrongError("a secret may not stand here in plain text", _MEND)
@@ -44,7 +44,7 @@ def is_reference(value: object) -> bool:
 
 
 class Referred(Kind):
-    """A secret, by reference. References are resolved before values are checked, so `parse` meets `Secret` only."""
+    """A secret, by reference. References are resolved before values are checked: `parse` meets `Secret`."""
 
     word = "secret: `${env:NAME}` or `${file:PATH}`"
 

@@ -1,7 +1,8 @@
 """The settings tree: a frozen snapshot of everything an operator may set, complete without any file.
 
-Only reading a file (`core/reading`) needs pydantic and YAML. A worker gets the checked snapshot as JSON from the supervisor
-and decodes it here. What is not named here or in `core/later` does not exist: unknown keys are refused.
+Only reading a file (`core/reading`) needs pydantic and YAML. A worker gets the checked snapshot as JSON
+from the supervisor and decodes it here. What is named neither here nor in `core/later` does not exist: it
+is refused.
 """
 
 from collections.abc import Mapping
@@ -24,10 +25,10 @@ NAME = Text(
 )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Section:
     """A mapping in the file: unknown keys are refused."""
 
-    __slots__ = ()
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
 
@@ -45,7 +46,7 @@ class Edge(Section):
     """What the data plane takes from callers, and how long it waits for them."""
 
     header_field_bytes: Annotated[
-        int, Bytes(256), Note("Longest single header line; more is 431 `header_too_large`.")
+        int, Bytes(256), Note("Longest single header line; beyond it 431 `header_too_large`.")
     ] = 16384
     header_bytes: Annotated[
         int, Bytes(1024), Note("All header lines together; more is 431 `header_too_large`.")
@@ -59,7 +60,7 @@ class Edge(Section):
         int,
         Bytes(1024),
         Note(
-            "Request bodies and whole answers held at one time in a worker; past it calls get 503 `gateway_overloaded`."
+            "Request bodies and whole answers a worker holds at one time; past it calls get 503 `gateway_overloaded`."
         ),
     ] = 256 * 1024**2
     header_seconds: Annotated[float, Seconds(), Note("Time for a request's headers to arrive, else 408.")] = (
@@ -85,7 +86,7 @@ class Edge(Section):
     trusted: Annotated[
         tuple[Annotated[str, Network()], ...],
         Note(
-            "Peers whose `X-Real-IP`, `X-User-Id` and request id count: networks, or `unix` for the workers' sockets."
+            "Peers whose `X-Real-IP`, `X-User-Id` and request id count: networks, or `unix` for Unix sockets."
         ),
     ] = ()
 
@@ -118,14 +119,14 @@ class Target(Section):
     dialect: Annotated[
         Literal["moonshot", "vllm", "sglang", "generic"],
         OneOf(("moonshot", "vllm", "sglang", "generic")),
-        Note("How this upstream deviates from the OpenAI format."),
+        Note(
+            "How it deviates from the OpenAI format. Default: `moonshot` on Moonshot's hosts, else `generic`."
+        ),
     ] = "generic"
     account: Annotated[
         str,
         NAME,
-        Note(
-            "Whose limits and balance are used: targets of one organisation share a name. Default: the target's name."
-        ),
+        Note("Whose limits and balance it uses; one organisation, one name. Default: the target's name."),
     ] = ""
     model: Annotated[
         str | None,
@@ -162,14 +163,12 @@ class RouteTarget(Section):
 
 @dataclass(frozen=True, slots=True)
 class Timeouts(Section):
-    """Seconds allowed in each phase of an attempt. Of a plain (not streamed) call the head may take the total."""
+    """Seconds allowed in each phase of an attempt. The head of a plain (not streamed) call may take the total."""
 
     preset: Annotated[
         Literal["default", "interactive"],
         OneOf(("default", "interactive")),
-        Note(
-            "Where the values come from that are not written: `interactive` is connect and tls 10, write 15, reads 120."
-        ),
+        Note("For what is not written: `interactive` is connect and tls 10, write 15, all reads 120."),
     ] = "default"
     connect: Annotated[float, Seconds(), Note("DNS and TCP.")] = 2.0
     tls: Annotated[float, Seconds(), Note("TLS handshake.")] = 3.0
@@ -278,14 +277,14 @@ def _routes() -> dict[str, Route]:
 
 
 def model_routes() -> dict[str, dict[str, list[str]]]:
-    """Routes as a file could write them, without targets: the models that Moonshot serves, and K2.5 with its names."""
+    """Routes as a file could write them, without targets: K2.5 and the models that Moonshot serves."""
     k25 = {"aliases": ["kimi-2.5", "kimi_2.5"], "successors": ["kimi-k2.6"]}
     return {"kimi-k2.5": k25} | {name: {"aliases": [], "successors": []} for name in NEVER_RETIRED}
 
 
 @dataclass(frozen=True, slots=True)
 class Settings(Section):
-    """The whole snapshot. `Settings()` is what runs without a file, but for the key that the environment holds."""
+    """The whole snapshot. `Settings()` is what runs without a file, but for the key in the environment."""
 
     listen: Annotated[Address, Listening(), Note("Where the data plane answers.")] = Address(
         "127.0.0.1", 8080
@@ -307,15 +306,11 @@ class Settings(Section):
     ] = None
     targets: Annotated[
         Mapping[Annotated[str, NAME], Target],
-        Note(
-            "Provider endpoints by name. Default: `kimi`, Moonshot's platform with the key in MOONSHOT_API_KEY."
-        ),
+        Note("Provider endpoints by name. Default: `kimi`, Moonshot's platform, key in MOONSHOT_API_KEY."),
     ] = field(default_factory=_targets)
     routes: Annotated[
         Mapping[Annotated[str, NAME], Route],
-        Note(
-            "Model names callers may ask for. Default: the models Moonshot serves, on every target in the order written."
-        ),
+        Note("Model names callers may ask for. Default: Moonshot's models, each on every target as written."),
     ] = field(default_factory=_routes)
     ledger: Ledger = field(default_factory=Ledger)
     log: Log = field(default_factory=Log)
