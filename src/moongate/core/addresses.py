@@ -41,7 +41,7 @@ class Url:
 
     @property
     def authority(self) -> str:
-        """What the Host header says: the port only where it is not the scheme's own (RFC 9110 section 7.2)."""
+        """What the Host header says: the port only where it is not the scheme's own (RFC 9110, 7.2)."""
         own = self.port == _PORTS[self.scheme]
         return _bracketed(self.host) if own else f"{_bracketed(self.host)}:{self.port}"
 

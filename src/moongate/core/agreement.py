@@ -31,7 +31,7 @@ class Disagreement:
 def disagreements(settings: Settings, targets: Collection[str] | None) -> Iterator[Disagreement]:
     """Everything that two or more settings disagree on.
 
-    `targets` are the names that routes may refer to, also where their own settings are wrong; None: not known.
+    `targets` are the names that routes may refer to, even if their own settings are wrong; None: not known.
     """
     yield from _sizes(settings)
     yield from _processes(settings)

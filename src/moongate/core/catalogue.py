@@ -101,9 +101,12 @@ def every_setting() -> Iterator[tuple[str, Setting]]:
     return _below("", all_settings())
 
 
-        def _below(path: str, level: tuple[Setting, ...]) -> Iterator[tuple[str, Setting]]: for setting in
-        level: own = f"{path}{setting.name}" yield own, setting yield from _below({"list": f"{own}[].",
-        "names": f"{own}.*.", "one": f"{own}."}[setting.shape], setting.within)
+        def _below(path: str, level: tuple[Setting, ...]) -> Iterator[tuple[str, Setting]]:
+    for setting in level:
+        own = f"{path}{setting.name}"
+        yield own, setting
+        inside = {"list": f"{own}[].", "names": f"{own}.*.", "one": f"{own}."}[setting.shape]
+        yield from _below(inside, setting.within)
 
 
 def json_schema() -> dict[str, object]:

@@ -20,7 +20,7 @@ def default_targets() -> Values:
 
 
 def without_nulls(values: Values, level: tuple[Setting, ...] | None = None) -> Values:
-    """The same without known keys that are null: they mean their default. A named entry that is null is empty.
+    """The same without known keys that are null: they mean their default. A null entry of a name is empty.
 
     `level` are the settings that may stand here; None: those at the top.
     """

@@ -9,7 +9,7 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something was written: a file's line and column, from 1; or a flag (`origin` names it, line 0)."""
+    """Where something was written: a file's line and column, from 1; or a flag (its name, line 0)."""
 
     origin: str
     line: int = 0

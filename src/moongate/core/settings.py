@@ -60,7 +60,7 @@ class Edge(Section):
         int,
         Bytes(1024),
         Note(
-            "Request bodies and whole answers a worker holds at one time; past it calls get 503 `gateway_overloaded`."
+            "Request bodies and whole answers held by a worker; past it calls get 503 `gateway_overloaded`."
         ),
     ] = 256 * 1024**2
     header_seconds: Annotated[float, Seconds(), Note("Time for a request's headers to arrive, else 408.")] = (
@@ -163,7 +163,7 @@ class RouteTarget(Section):
 
 @dataclass(frozen=True, slots=True)
 class Timeouts(Section):
-    """Seconds allowed in each phase of an attempt. The head of a plain (not streamed) call may take the total."""
+    """Seconds allowed in each phase of an attempt. The head of a plain call may take the total."""
 
     preset: Annotated[
         Literal["default", "interactive"],
