@@ -101,7 +101,7 @@ def every_setting() -> Iterator[tuple[str, Setting]]:
     return _below("", all_settings())
 
 
-        def _below(path: str, level: tuple[Setting, ...]) -> Iterator[tuple[str, Setting]]:
+def _below(path: str, level: tuple[Setting, ...]) -> Iterator[tuple[str, Setting]]:
     for setting in level:
         own = f"{path}{setting.name}"
         yield own, setting

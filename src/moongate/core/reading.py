@@ -103,7 +103,7 @@ def _resolve(page: Written, read_env: ReadEnv, read_file: ReadFile, *, of_defaul
 
 
 def _fetched(where: Reference, read_env: ReadEnv, read_file: ReadFile) -> str:
-    """A secret's text. Raises `WrongError` if it is missing or could not stand in a header (RFC 9110, 5.5)."""
+    """A secret's text. Raises `WrongError` if it is missing or cannot stand in a header (RFC 9110, 5.5)."""
     if where.source == "env":
         text = read_env(where.name)
         if text is None:

@@ -18,6 +18,8 @@ from moongate.core.secret import Referred, Secret
 
 _HEADER = Text(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", "write a header name such as X-Request-Id", "header name")
 _PATH = Text(word="path")
+_DATA: Final = Address("127.0.0.1", 8080)
+_ADMIN: Final = Address("127.0.0.1", 8081)
 NAME = Text(
     r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,127}",
     "write up to 128 letters, digits and any of . _ / : @ -, beginning with a letter or digit",
@@ -36,9 +38,7 @@ class Section:
 class Admin(Section):
     """The admin listener: metrics and, later, the console. Not part of the data plane."""
 
-    listen: Annotated[Address, Listening(), Note("Where `/metrics` and the admin API answer.")] = Address(
-        "127.0.0.1", 8081
-    )
+    listen: Annotated[Address, Listening(), Note("Where `/metrics` and the admin API answer.")] = _ADMIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,9 +286,7 @@ def model_routes() -> dict[str, dict[str, list[str]]]:
 class Settings(Section):
     """The whole snapshot. `Settings()` is what runs without a file, but for the key in the environment."""
 
-    listen: Annotated[Address, Listening(), Note("Where the data plane answers.")] = Address(
-        "127.0.0.1", 8080
-    )
+    listen: Annotated[Address, Listening(), Note("Where the data plane answers.")] = _DATA
     workers: Annotated[int, Whole(1, 64), Note("Worker processes; fixed while the supervisor lives.")] = 1
     state: Annotated[
         str, _PATH, Note("Directory of journals, databases and secrets; made with mode 0700.")
