@@ -9,7 +9,7 @@ import zlib
 from typing import Final
 
 from moongate.core.faults import Fault, refuse
-from moongate.core.wire import bad_request
+from moongate.core.heads import bad_request
 
 LONGEST_SIZE_LINE: Final = 256
 """Bytes of a chunk's size line with its extensions, CRLF included."""

@@ -13,24 +13,20 @@ import logging
 import socket
 import struct
 from enum import Enum
-from typing import Final, cast
+from typing import cast
 
-from moongate.core.bodies import ChunkedBody, Gunzip, SizedBody
-from moongate.core.faults import FailedError, Failure, Fault, refuse
-from moongate.core.wire import CHUNKED, CONTINUE, HeadReader, RequestHead
+from moongate.core.faults import FailedError, Failure, Fault
+from moongate.core.heads import HeadReader, RequestHead
+from moongate.core.stall import Motion
+from moongate.core.wire import CONTINUE
 from moongate.edge.contract import Shared
 from moongate.edge.downstream import HttpDownstream
+from moongate.edge.intake import Intake
 
 _log = logging.getLogger("moongate.edge")
 
-LEAST_PROGRESS: Final = 1024
-"""Bytes of body that count as progress; fewer within the time for a stalled body are a stall."""
-
 _STEP = 0.25  # part of a stall's time after which progress is looked at again
-_INFLATE_AT_ONCE = 65_536  # bytes unpacked on the loop; what is larger goes to a thread
-_INFLATE_STEP = 262_144
 _RESET = struct.pack("ii", 1, 0)
-_PACKED = (b"gzip", b"x-gzip")
 
 
 class _Phase(Enum):
@@ -48,33 +44,30 @@ class Connection(asyncio.Protocol):
     """The protocol of one accepted connection; `peer` is the client's address as text, or `unix`."""
 
     __slots__ = (
-        "_body",
         "_down",
         "_head",
-        "_held",
         "_idle_until",
+        "_intake",
         "_keep",
-        "_mark",
-        "_moved_at",
+        "_motion",
         "_pending",
         "_phase",
         "_reader",
         "_reading_paused",
-        "_received",
         "_screened",
         "_sent",
         "_shared",
         "_task",
         "_transport",
-        "_whole",
         "due",
         "peer",
         "write_paused",
     )
 
     def __init__(self, shared: Shared, peer: str) -> None:
+        now = shared.clock()
         self.peer = peer
-        self.due = self._idle_until = shared.clock() + shared.limits.keep_alive_seconds
+        self.due = self._idle_until = now + shared.limits.keep_alive_seconds
         self.write_paused = False
         self._shared = shared
         self._phase = _HEAD
@@ -82,17 +75,13 @@ class Connection(asyncio.Protocol):
         self._head: RequestHead | None = None
         self._screened: object = None
         self._keep = False
-        self._body: SizedBody | ChunkedBody | None = None
-        self._whole: bytes | bytearray = b""
-        self._received = 0
-        self._held = 0
+        self._intake: Intake | None = None
         self._pending = b""
         self._reading_paused = False
         self._down: HttpDownstream | None = None
         self._task: asyncio.Task[None] | None = None
         self._sent = 0
-        self._mark = 0
-        self._moved_at = 0.0
+        self._motion = Motion(now)
 
     # -- what the event loop calls
 
@@ -145,8 +134,7 @@ class Connection(asyncio.Protocol):
                         break
                     data = self._take_head(data)
                 elif self._phase is _BODY:
-                    used = self._take_body(data)
-                    data = data[used:]
+                    data = self._take_body(data)
                     if data and self._phase is _BODY:
                         asyncio.get_running_loop().call_soon(self._go_on)
                         break
@@ -154,7 +142,7 @@ class Connection(asyncio.Protocol):
                     break
         except FailedError as error:
             self._refuse(error.failure)
-        except Exception:
+        except Exception:  # noqa: BLE001 - an error in `screen` must not take the connection's neighbours along
             _log.exception("a request could not be read")
             self._refuse(Failure(Fault.GATEWAY_ERROR))
         if data and self._phase in (_HEAD, _BODY, _ANSWER):
@@ -186,48 +174,23 @@ class Connection(asyncio.Protocol):
         except FailedError as error:
             self._refuse(error.failure, keep=reader.keep_alive and reader.size == 0)
             return
-        if reader.size > self._shared.limits.body_bytes:
-            raise self._too_large()
-        coding = head.headers.get(b"content-encoding", b"identity").lower()
-        if coding != b"identity" and coding not in _PACKED:
-            raise refuse(Fault.INVALID_REQUEST, "The body's Content-Encoding must be gzip or none.")
         if reader.size == 0:
             self._launch()
             return
-        self._body = ChunkedBody() if reader.size == CHUNKED else SizedBody(reader.size)
+        limits = self._shared.limits
+        now = self._shared.clock()
+        self._intake = Intake(self._shared.held, limits.body_bytes, head, reader.size, now)
         self._phase = _BODY
-        self._received = self._mark = 0
-        self._moved_at = self._shared.clock()
-        self.due = self._moved_at + self._shared.limits.body_seconds * _STEP
+        self.due = now + limits.body_seconds * _STEP
         if whole and reader.expects_continue:
             self.send(CONTINUE)
 
-    def _take_body(self, data: bytes) -> int:
-        reading = cast("SizedBody | ChunkedBody", self._body)
-        piece, used = reading.feed(data)
-        size = len(piece)
-        if size:
-            self._received += size
-            if self._received > self._shared.limits.body_bytes:
-                raise self._too_large()
-            if not self._shared.held.take(size):
-                raise refuse(Fault.GATEWAY_OVERLOADED)
-            self._held += size
-            if not self._whole:
-                self._whole = piece
-            elif isinstance(self._whole, bytearray):
-                self._whole += piece
-            else:
-                self._whole = bytearray(self._whole)
-                self._whole += piece
-        if reading.done:
+    def _take_body(self, data: bytes) -> bytes:
+        intake = cast("Intake", self._intake)
+        used = intake.feed(data)
+        if intake.done:
             self._launch()
-        return used
-
-    def _too_large(self) -> FailedError:
-        return refuse(
-            Fault.PAYLOAD_TOO_LARGE, f"A body may have {self._shared.limits.body_bytes} bytes, unpacked."
-        )
+        return data[used:]
 
     def _keep_for_later(self, data: bytes) -> None:
         self._pending = self._pending + data if self._pending else data
@@ -249,55 +212,35 @@ class Connection(asyncio.Protocol):
     # -- answering
 
     def _launch(self) -> None:
-        body = self._whole if isinstance(self._whole, bytes) else bytes(self._whole)
-        self._whole = b""
-        self._body = None
-        self._phase = _ANSWER
         shared = self._shared
-        self.due = shared.clock() + shared.limits.slow_client_seconds * _STEP
+        now = shared.clock()
+        self._phase = _ANSWER
+        self._motion.rest(now)
+        self.due = now + shared.limits.slow_client_seconds * _STEP
         shared.active += 1
         down = self._down = HttpDownstream(self, self._head)
-        self._task = asyncio.get_running_loop().create_task(self._answer(down, body))
+        intake, self._intake = self._intake, None
+        self._task = asyncio.get_running_loop().create_task(self._answer(down, intake))
 
-    async def _answer(self, down: HttpDownstream, body: bytes) -> None:
+    async def _answer(self, down: HttpDownstream, intake: Intake | None) -> None:
         head = cast("RequestHead", self._head)
         failure = Failure(Fault.GATEWAY_ERROR)
         try:
-            if body and head.headers.get(b"content-encoding", b"").lower() in _PACKED:
-                body = await self._unpacked(body, down)
+            body = b"" if intake is None else await intake.body(down)
             if down.gone is None:
                 await self._shared.api.handle(head, self._screened, body, down)
         except FailedError as error:
             failure = error.failure
-        except Exception:
+        except Exception:  # noqa: BLE001 - whatever it is, this client gets an answer and the others are served
             _log.exception("a request ended in an error of the gateway", extra={"path": head.path})
         finally:
-            self._shared.held.give(self._held)
-            self._held = 0
+            if intake is not None:
+                intake.release()
             self._shared.active -= 1
             if not down.over:
                 self._fail(down, failure)
             self._answered()
             self._shared.rest()
-
-    async def _unpacked(self, packed: bytes, down: HttpDownstream) -> bytes:
-        """The body without its gzip coding; counted as it grows, in a thread when it is large."""
-        gunzip = Gunzip(packed, self._shared.limits.body_bytes)
-        pieces: list[bytes] = []
-        piece = gunzip.step(_INFLATE_AT_ONCE)
-        while piece and down.gone is None:
-            if not self._shared.held.take(len(piece)):
-                raise refuse(Fault.GATEWAY_OVERLOADED)
-            self._held += len(piece)
-            pieces.append(piece)
-            if len(piece) < _INFLATE_AT_ONCE:
-                piece = gunzip.step(_INFLATE_AT_ONCE)
-            else:
-                loop = asyncio.get_running_loop()
-                piece = await loop.run_in_executor(None, gunzip.step, _INFLATE_STEP)
-        self._shared.held.give(len(packed))
-        self._held -= len(packed)
-        return b"".join(pieces)
 
     def _fail(self, down: HttpDownstream, failure: Failure) -> None:
         """End an answer that the API left unfinished."""
@@ -306,14 +249,13 @@ class Connection(asyncio.Protocol):
             return
         try:
             down.respond(*self._shared.api.render(failure, self._head))
-        except Exception:
+        except Exception:  # noqa: BLE001 - there is no answer to fall back on: the connection is cut
             _log.exception("a refusal could not be rendered")
             down.abort()
 
     def _answered(self) -> None:
         self._task = None
         self._down = None
-        self._head = None
         self._screened = None
         if self._phase is not _ANSWER:
             return
@@ -328,6 +270,8 @@ class Connection(asyncio.Protocol):
         limits = self._shared.limits
         now = self._shared.clock()
         self._phase = _HEAD
+        self._head = None
+        self._motion.rest(now)
         self._idle_until = now + limits.keep_alive_seconds
         self.due = min(self._idle_until, now + limits.slow_client_seconds * _STEP)
 
@@ -383,6 +327,7 @@ class Connection(asyncio.Protocol):
         limits = self._shared.limits
         now = self._shared.clock()
         self._pending = b""
+        self._motion.rest(now)
         self._idle_until = now + limits.linger_seconds
         self.due = min(self._idle_until, now + limits.slow_client_seconds * _STEP)
         if linger and not self._transport.is_closing():
@@ -414,52 +359,35 @@ class Connection(asyncio.Protocol):
     def _drop_request(self) -> None:
         """Forget a request that was not handed on; one that was gives its bytes back itself."""
         self._reader = None
-        self._body = None
-        self._whole = b""
-        if self._task is None and self._held:
-            self._shared.held.give(self._held)
-            self._held = 0
+        if self._intake is not None:
+            self._intake.release()
+            self._intake = None
 
     # -- time
 
     def expire(self, now: float) -> None:
         """Act on whatever time-out is due; see `Swept`."""
         limits = self._shared.limits
-        if self._transport.get_write_buffer_size():
-            self._watch_writing(now)
-        elif self._phase is _BODY:
-            self._watch_body(now)
-        elif self._phase is _ANSWER:
-            self._mark = -1
+        waiting = self._transport.get_write_buffer_size()
+        if waiting:
             self.due = now + limits.slow_client_seconds * _STEP
+            if self._motion.stands_for(self._sent - waiting, now, 1) >= limits.slow_client_seconds:
+                self.cut(Fault.SLOW_CLIENT)
+        elif self._phase is _ANSWER:
+            self._motion.rest(now)
+            self.due = now + limits.slow_client_seconds * _STEP
+        elif self._intake is not None:
+            self.due = now + limits.body_seconds * _STEP
+            if self._intake.stalls(now, limits.body_seconds):
+                self._refuse(Failure(Fault.SLOW_REQUEST))
+        elif self._reader is not None and self._reader.started:
+            self._refuse(Failure(Fault.SLOW_REQUEST))
         elif self._phase is _Phase.CLOSING:
             self._transport.abort()
-        elif self._phase is _HEAD and self._reader is not None and self._reader.started:
-            self._refuse(Failure(Fault.SLOW_REQUEST))
         elif now < self._idle_until:
             self.due = self._idle_until
         else:
             self._close(linger=False)
-
-    def _watch_writing(self, now: float) -> None:
-        limits = self._shared.limits
-        taken = self._sent - self._transport.get_write_buffer_size()
-        self.due = now + limits.slow_client_seconds * _STEP
-        if taken != self._mark:
-            self._mark = taken
-            self._moved_at = now
-        elif now - self._moved_at >= limits.slow_client_seconds:
-            self.cut(Fault.SLOW_CLIENT)
-
-    def _watch_body(self, now: float) -> None:
-        limits = self._shared.limits
-        self.due = now + limits.body_seconds * _STEP
-        if self._received - self._mark >= LEAST_PROGRESS:
-            self._mark = self._received
-            self._moved_at = now
-        elif now - self._moved_at >= limits.body_seconds:
-            raise_for = Failure(Fault.SLOW_REQUEST, message="The body did not arrive in time; send it again.")
-            self._refuse(raise_for)
 
     def close_if_idle(self) -> None:
         """Close a connection on which no request has begun."""

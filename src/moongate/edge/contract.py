@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from moongate.core.faults import Failure, Fault
+from moongate.core.heads import RequestHead
 from moongate.core.held import Held
-from moongate.core.wire import RequestHead
 from moongate.flow.downstream import Downstream, Head
 
 

@@ -5,7 +5,8 @@ from enum import Enum
 from typing import Protocol
 
 from moongate.core.faults import Fault
-from moongate.core.wire import LAST_CHUNK, RequestHead, has_no_body, response_head
+from moongate.core.heads import RequestHead
+from moongate.core.wire import LAST_CHUNK, has_no_body, response_head
 from moongate.flow.downstream import Head, Watcher
 
 _JOIN_BELOW = 16_384  # bytes of body below which copying is cheaper than handing over two buffers

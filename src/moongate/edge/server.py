@@ -11,8 +11,9 @@ import socket
 from collections.abc import Callable, Sequence
 
 from moongate.core.faults import Failure, Fault
+from moongate.core.heads import RequestHead
 from moongate.core.held import Held
-from moongate.core.wire import RequestHead, date_line, response_head
+from moongate.core.wire import date_line, response_head
 from moongate.edge.connection import Connection
 from moongate.edge.contract import Api, ServerLimits, Shared
 
@@ -98,7 +99,7 @@ class Server:
         self._at_rest()
 
     async def closed(self, grace: float) -> bool:
-        """After `drain`: wait until every connection and request is done, at most `grace` seconds; was it so?"""
+        """After `drain`: wait, at most `grace` seconds, until every connection and request is done; whether it was."""
         try:
             await asyncio.wait_for(self._resting.wait(), grace)
         except TimeoutError:
