@@ -132,6 +132,13 @@ class RawBody:
         self._data = None
         return True
 
+    def copy(self) -> "RawBody":
+        """The same body, to be edited apart from this one. Nothing is parsed again."""
+        other = object.__new__(RawBody)
+        other._data, other._within = self._data, self._within
+        other._members, other._earlier = dict(self._members), list(self._earlier)
+        return other
+
     def _typed(self, name: str, decoder: "msgspec.json.Decoder[T]", what: str) -> T | None:
         raw = self._members.get(name)
         if raw is None:

@@ -1,0 +1,132 @@
+"""The command `moongate`. The verbs that run servers start without the libraries that the others need."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from moongate.core.settings import Settings
+
+FLAGS: Final = (
+    ("--listen-addr", "ADDRESS", "where the data plane answers (default 127.0.0.1:8080)"),
+    ("--kimi-api-url", "URL", "base of the Kimi API, version included"),
+    ("--max-concurrent-requests", "N", "calls at one time; more are refused with 503"),
+    ("--state", "DIR", "journals, databases, secrets (default ./.moongate)"),
+    ("--run", "DIR", "Unix sockets (default: `run` in the state directory)"),
+    ("--workers", "N", "worker processes (default 1)"),
+    ("--cache-capacity", "BYTES", "not yet"),
+    ("--redis-url", "URL", "not yet"),
+    ("--kimi-max-gpu-concurrency", "N", "not yet"),
+)
+"""Flags of `serve`, each over the setting it names."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run one verb and exit with its code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    verb = _SERVERS.get(arguments[0]) if arguments else None
+    if verb is not None:
+        sys.exit(verb(arguments[1:]))
+    from moongate.commands import app  # noqa: PLC0415 - typer and rich: for people, not for servers
+
+    app(arguments)
+
+
+def serve(argv: Sequence[str]) -> int:
+    """Run the gateway until it is told to end."""
+    parser = argparse.ArgumentParser(prog="moongate serve", description="Run the gateway until told to end (SIGTERM).")
+    parser.add_argument("-c", "--config", metavar="FILE", help="settings in YAML; none is needed")
+    parser.add_argument(
+        "--embedded",
+        action="store_true",
+        help="for a first look: a marked demo key, and a simulated Kimi unless MOONSHOT_API_KEY is set",
+    )
+    for flag, shape, text in FLAGS:
+        parser.add_argument(flag, metavar=shape, help=text)
+    given = parser.parse_args(argv)
+    flags = {flag: value for flag, _, _ in FLAGS if (value := getattr(given, flag[2:].replace("-", "_"))) is not None}
+    try:
+        with ExitStack() as stack:
+            if given.embedded:
+                from moongate.embedded import KEY_VARIABLE, SIM_KEY, simulated_kimi  # noqa: PLC0415 - for a first look
+
+                if KEY_VARIABLE not in os.environ and given.config is None and "--kimi-api-url" not in flags:
+                    flags["--kimi-api-url"] = stack.enter_context(simulated_kimi())
+                    os.environ[KEY_VARIABLE] = SIM_KEY
+            return _supervise(given.config, flags, demo=given.embedded)
+    except OSError as error:
+        print(f"moongate: {error}", file=sys.stderr)
+        return 1
+
+
+def _supervise(config: str | None, flags: Mapping[str, str], *, demo: bool) -> int:
+    from moongate import supervisor  # noqa: PLC0415 - what only the server needs
+    from moongate.chores import Chore  # noqa: PLC0415 - the same
+    from moongate.core import reading  # noqa: PLC0415 - the same
+    from moongate.core.mistakes import SettingsError  # noqa: PLC0415 - the same
+    from moongate.store.control import ControlStore  # noqa: PLC0415 - the same
+    from moongate.store.records import Folder  # noqa: PLC0415 - the same
+    from moongate.world import RealWorld  # noqa: PLC0415 - the same
+
+    world = RealWorld()
+    text = "" if config is None else read_file(config)
+    try:
+        settings = reading.load(
+            text,
+            origin=config or reading.NO_FILE,
+            read_env=read_env,
+            read_file=read_file,
+            overrides=flags,
+        )
+    except SettingsError as error:
+        for mistake in error.mistakes:
+            print(mistake, file=sys.stderr)
+        return 2
+    state = Path(settings.state)
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    control = ControlStore(state / "control.db", world.wall)
+    if demo:
+        _greet(settings, control.add_demo_key())
+    folder = Folder(state / "journal", state / "ledger.db")
+    chores = [
+        Chore("fold", 1.0, folder.fold),
+        Chore("retire", 3600.0, lambda: folder.retire(world.wall(), segment_days=settings.ledger.segment_days, row_days=settings.ledger.row_days)),
+    ]
+    return supervisor.run(settings, control, world, chores=chores)
+
+
+def _greet(settings: "Settings", key: str) -> None:
+    from moongate.embedded import announce, welcome  # noqa: PLC0415 - for a first look only
+
+    base = f"http://{settings.listen}"
+    target = next(iter(settings.targets.values()))
+    announce(base, welcome(base, key, str(target.url), f"http://{settings.admin.listen}"))
+
+
+def _worker(argv: Sequence[str]) -> int:
+    from moongate import worker  # noqa: PLC0415 - the data plane: for worker processes
+
+    return worker.main(argv)
+
+
+def _sim(argv: Sequence[str]) -> int:
+    from moongate.sim import serve as simulated  # noqa: PLC0415 - the gateway itself never imports it
+
+    return simulated.main(argv) or 0
+
+
+_SERVERS: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {"serve": serve, "worker": _worker, "sim": _sim}
+
+
+def read_env(name: str) -> str | None:
+    """A variable of the environment, None if it is not set."""
+    return os.environ.get(name)
+
+
+def read_file(name: str) -> str:
+    """The text of a file; raises OSError or UnicodeError."""
+    return Path(name).read_text(encoding="utf-8")
