@@ -8,6 +8,7 @@ Segments are named `<owner>-<first sequence>.journal`, so that names sort in the
 import contextlib
 import fcntl
 import os
+from collections.abc import Container
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -47,13 +48,13 @@ class OwnerLock:
 
 
 def is_dead(directory: Path, owner: str) -> bool:
-    """Whether nobody holds the lock: True is proof and stays true. Raises OSError where it cannot be known."""
+    """Whether nobody holds the lock: True is proof and stays true. Raises OSError where it is unknown."""
     try:
         file = os.open(directory / (owner + LOCK), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return True
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two who ask do not hinder each other
     except BlockingIOError:
         return False
     finally:
@@ -82,3 +83,18 @@ def segments(directory: Path) -> dict[str, list[Segment]]:
         with contextlib.suppress(ValueError):
             found.setdefault(owner, []).append(Segment(path, owner, int(first, 16)))
     return found
+
+
+def remove_old(path: Path, before: float) -> bool:
+    """Remove the file if it was last written before this moment (wall-clock seconds); says whether it did."""
+    if path.stat().st_mtime >= before:
+        return False
+    path.unlink()
+    return True
+
+
+def remove_locks(directory: Path, keep: Container[str], before: float) -> None:
+    """Remove lock files of dead owners without segments, but no young ones: their owner may just start."""
+    for path in directory.glob("*" + LOCK):
+        if path.stem not in keep and is_dead(directory, path.stem):
+            remove_old(path, before)

@@ -1,0 +1,166 @@
+"""What tokens cost: price tables with dates, and integer arithmetic in millionths of a currency unit.
+
+A price changes; a bill does not: the row used is written into the attempt's record with the cost. A price
+that is not known is no price: `None`, never zero. Source of the rows: KIMI.md section 7, with each row's own
+origin.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from moongate.core.call import Usage
+
+MILLION: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class PriceRow:
+    """Prices of one model in one currency from a day on, in millionths of the currency for a million tokens.
+
+    `since` is the first day (UTC, ISO) on which the price is known to hold; it holds until the model's next
+    row. `hit` and `miss` are input tokens found and not found in the provider's prompt cache. `write`,
+    `write_hour`: input tokens put into that cache for five minutes (None: not charged apart, so as `miss`) or
+    an hour (None: not known). `reasoning` None: as `output`. `sure` False: from one weak source, to be held
+    against the provider's statement.
+    """
+
+    model: str
+    currency: str
+    since: str
+    hit: int
+    miss: int
+    output: int
+    write: int | None = None
+    write_hour: int | None = None
+    reasoning: int | None = None
+    origin: str = ""
+    sure: bool = True
+
+    @property
+    def id(self) -> str:
+        """The row's name in records: model, currency and first day."""
+        return f"{self.model}/{self.currency}/{self.since}"
+
+    @property
+    def starts(self) -> float:
+        """The first second on which it holds, in seconds since 1970."""
+        return datetime.fromisoformat(self.since).replace(tzinfo=UTC).timestamp()
+
+
+def cost(usage: Usage, row: PriceRow | None, *, hour_cache: bool = False) -> int | None:
+    """The price in millionths of the row's currency, rounded once, half up; None: it is not known.
+
+    `usage.input` includes `cached` and `cache_write`, `usage.output` includes `reasoning`; counts that
+    contradict this (a part larger than its whole, or below zero) never make the price negative.
+    """
+    if row is None:
+        return None
+    whole_input, whole_output = max(usage.input, 0), max(usage.output, 0)
+    cached = min(max(usage.cached, 0), whole_input)
+    written = min(max(usage.cache_write, 0), whole_input - cached)
+    reasoning = min(max(usage.reasoning, 0), whole_output)
+    write = row.miss if row.write is None else row.write
+    if hour_cache and written:
+        if row.write_hour is None:
+            return None
+        write = row.write_hour
+    scaled = (
+        cached * row.hit
+        + written * write
+        + (whole_input - cached - written) * row.miss
+        + (whole_output - reasoning) * row.output
+        + reasoning * (row.output if row.reasoning is None else row.reasoning)
+    )
+    return (scaled + MILLION // 2) // MILLION
+
+
+class PriceTable:
+    """Rows to look a price up in; of two for the same model, currency and day the later in order wins."""
+
+    def __init__(self, rows: Iterable[PriceRow]) -> None:
+        found: dict[tuple[str, str], dict[float, PriceRow]] = {}
+        for row in rows:
+            found.setdefault((row.model, row.currency), {})[row.starts] = row
+        self._rows = {key: sorted(by_day.items(), reverse=True) for key, by_day in found.items()}
+
+    def row(self, model: str, currency: str, at: float) -> PriceRow | None:
+        """The row that holds at this moment (seconds since 1970); None: the price is not known."""
+        for starts, row in self._rows.get((model, currency), ()):
+            if starts <= at:
+                return row
+        return None
+
+
+def _known(
+    currency: str, since: str, origin: str, prices: dict[str, tuple[float, ...]], *, sure: bool = True
+) -> list[PriceRow]:
+    """Rows from (hit, miss, output[, write, write_hour]) in currency units for a million tokens."""
+    rows: list[PriceRow] = []
+    for model, units in prices.items():
+        hit, miss, output, *writes = (round(price * MILLION) for price in units)
+        write, write_hour = writes or (None, None)
+        rows.append(
+            PriceRow(model, currency, since, hit, miss, output, write, write_hour, origin=origin, sure=sure)
+        )
+    return rows
+
+
+_CODE_FAST: Final = "kimi-k2.7-code-highspeed"
+_THINK: Final = "kimi-k2-thinking"
+
+PRICES: Final[tuple[PriceRow, ...]] = (
+    *_known("USD", "2026-01-27", "published price maps", {"kimi-k2.5": (0.10, 0.60, 3.00)}),
+    *_known("CNY", "2026-01-27", "resale price; hit from memory", {"kimi-k2.5": (0.70, 4, 21)}, sure=False),
+    *_known(
+        "USD",
+        "2026-09-01",
+        "price page as read on that day",
+        {
+            "kimi-k2.6": (0.16, 0.95, 4.00),
+            "kimi-k2.7-code": (0.19, 0.95, 4.00),
+            _CODE_FAST: (0.38, 1.90, 8.00),
+            "kimi-k3": (0.30, 3.00, 15.00, 3.00, 6.00),
+        },
+    ),
+    *_known(
+        "CNY",
+        "2026-09-01",
+        "price page as read on that day",
+        {
+            "kimi-k2.6": (1.10, 6.50, 27),
+            "kimi-k2.7-code": (1.30, 6.50, 27),
+            _CODE_FAST: (2.60, 13, 54),
+            "kimi-k3": (2, 20, 100),
+        },
+    ),
+    *_known(
+        "USD",
+        "2026-10-01",
+        "resellers' pages",
+        {
+            "kimi-k3.1-pro": (0.20, 2, 10, 2, 4),
+            "kimi-k3.1-pro-highspeed": (0.20, 4, 20, 4, 8),
+        },
+        sure=False,
+    ),
+    *_known(
+        "USD", "2025-11-01", "price maps", {_THINK: (0.15, 0.60, 2.50), f"{_THINK}-turbo": (0.15, 1.15, 8.00)}
+    ),
+    *_known(
+        "CNY", "2025-11-01", "from memory", {_THINK: (1, 4, 16), f"{_THINK}-turbo": (1, 8, 58)}, sure=False
+    ),
+    # no cache tier: a hit costs what a miss costs
+    *_known(
+        "USD",
+        "2025-11-01",
+        "price maps",
+        {
+            "moonshot-v1-8k": (0.20, 0.20, 2.00),
+            "moonshot-v1-32k": (1, 1, 3),
+            "moonshot-v1-128k": (2, 2, 5),
+        },
+    ),
+)
+"""Moonshot's list prices. The rows of an operator's own settings go behind them and win."""

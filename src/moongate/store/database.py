@@ -1,0 +1,94 @@
+"""One SQLite file as this house uses it: WAL, short waits, seen when replaced, moved aside when corrupt."""
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+
+def is_corrupt(error: sqlite3.Error) -> bool:
+    """Whether this error says that the file's content is damaged, not that it is locked or full."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _inode(path: Path) -> int:
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return 0
+
+
+class Database:
+    """A connection, made when needed. `create` lays the tables; `patience`: seconds to wait for a lock.
+
+    Not thread-safe: its owner serialises. Everything raises `sqlite3.Error` or OSError as it comes.
+    """
+
+    def __init__(self, path: Path, create: Callable[[sqlite3.Connection], None], *, patience: float) -> None:
+        self.path = path
+        self._create = create
+        self._patience = patience
+        self._db: sqlite3.Connection | None = None
+        self._file = 0
+
+    def connect(self) -> sqlite3.Connection:
+        """The connection; a new one if the file was removed or replaced since the last was made."""
+        if self._db is not None and self._file == _inode(self.path):
+            return self._db
+        self.close()
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path.touch(mode=0o600)
+        file = _inode(self.path)
+        db = sqlite3.connect(self.path, timeout=self._patience, isolation_level=None, check_same_thread=False)
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = NORMAL")
+            self._create(db)
+        except sqlite3.Error:
+            db.close()
+            raise
+        self._db, self._file = db, file
+        return db
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Hold the write lock; commit at the end, roll back whatever raises."""
+        db = self.connect()
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            yield db
+            db.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                db.execute("ROLLBACK")
+            raise
+
+    def move_aside(self) -> Path | None:
+        """Rename the corrupt file, its WAL with it, so that the next `connect` makes a new one.
+
+        Returns the new name; None if another process did it first.
+        """
+        suspect = self._file or _inode(self.path)
+        self.close()
+        lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if _inode(self.path) != suspect:
+                return None
+            aside = next(name for n in count(1) if not (name := Path(f"{self.path}.corrupt-{n}")).exists())
+            for end in ("-wal", "-shm", ""):
+                with contextlib.suppress(FileNotFoundError):
+                    Path(f"{self.path}{end}").rename(f"{aside}{end}")
+            return aside
+        finally:
+            os.close(lock)
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        if self._db is not None:
+            self._db.close()
+        self._db, self._file = None, 0

@@ -1,0 +1,209 @@
+"""The ledger as people ask it: a view in SQLite, folded from the journals, rebuilt when it is lost.
+
+Nothing that serves calls waits for this view. A locked or full database makes folding wait; a corrupt one is
+moved aside and built anew from the journals, and from what can still be read of it; an absent one is built.
+Several processes may fold the same journals into the same file: each piece is one transaction that starts by
+reading how far the others came.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+
+from moongate.core.ledger import Tally
+from moongate.core.record import CallRecord
+from moongate.store import owners, reader, view
+from moongate.store.database import Database, is_corrupt
+from moongate.store.owners import Segment
+from moongate.store.reader import FormatError, Hole
+
+DAY: Final = 86_400.0
+_T = TypeVar("_T")
+
+
+class Mark(NamedTuple):
+    """How far an owner's journal is folded. `done`: to its end, and it is dead."""
+
+    segment: str = ""
+    offset: int = 0
+    sequence: int = 0
+    done: bool = False
+
+
+@dataclass(slots=True)
+class Folded:
+    """What one fold did.
+
+    `records` read, `holes` found, `recovered` calls of dead owners closed; `salvaged` calls taken over from a
+    corrupt database, which lies at `aside` now. `waits` says why some of the journals are not in the view
+    yet; empty: they are.
+    """
+
+    records: int = 0
+    recovered: int = 0
+    salvaged: int = 0
+    aside: Path | None = None
+    holes: list[Hole] = field(default_factory=list)
+    waits: str = ""
+
+
+class Folder:
+    """The view of the journals in `directory`, kept in the SQLite file `path`. Safe to share between threads.
+
+    `patience`: seconds that a fold waits for a locked database before it gives up for this time. Questions
+    fold first, and answer from what is there when folding must wait; they raise `sqlite3.Error` if there is
+    nothing.
+    """
+
+    def __init__(self, directory: Path, path: Path, *, patience: float = 1.0) -> None:
+        self._directory = directory
+        self._database = Database(path, view.create, patience=patience)
+        self._mutex = threading.RLock()
+
+    def fold(self) -> Folded:
+        """Take over what the journals have and the view has not, and close what dead owners left open.
+
+        Never raises for what happens to files and database: `waits` says it, and the next fold goes on from
+        there.
+        """
+        folded = Folded()
+        with self._mutex:
+            try:
+                self._fold_all(folded)
+            except sqlite3.Error as error:
+                if not is_corrupt(error):
+                    folded.waits = f"{self._database.path.name}: {error}"
+                else:
+                    self._rebuild(folded)
+            except OSError as error:
+                folded.waits = str(error)
+        return folded
+
+    def find(self, name: str) -> list[CallRecord]:
+        """The calls with this call id, request id, session, attempt id, or provider's request or trace id."""
+        return self._ask(lambda db: view.find(db, name))
+
+    def outcomes(self) -> dict[str, int]:
+        """How many calls ended how; `open` for those that run."""
+        return self._ask(view.outcomes)
+
+    def holes(self) -> list[Hole]:
+        """Every place where a journal was found damaged."""
+        return self._ask(view.holes)
+
+    def tally(self, now: float) -> Tally:
+        """The counts that `core.ledger.broken_invariants` judges; `now` in wall-clock seconds."""
+        return self._ask(lambda db: view.tally(db, now, self._dead(owners.segments(self._directory))))
+
+    def retire(self, now: float, *, segment_days: float = 7.0, row_days: float = 400.0) -> int:
+        """Delete folded segments not written since `segment_days`, and ended calls older than `row_days`.
+
+        Returns how many segments went. `now` in wall-clock seconds. Raises what SQLite and the disk raise.
+        """
+        with self._mutex, self._database.transaction() as db:
+            view.forget(db, now - row_days * DAY)
+            marks = _marks(db)
+            gone = 0
+            for owner, listed in owners.segments(self._directory).items():
+                mark = marks.get(owner, Mark())
+                for segment in listed:
+                    if mark.done or segment.path.name < mark.segment:
+                        gone += owners.remove_old(segment.path, now - segment_days * DAY)
+            left = owners.segments(self._directory)
+            owners.remove_locks(self._directory, left, now - segment_days * DAY)
+            for owner, mark in marks.items():
+                if mark.done and owner not in left:
+                    db.execute("DELETE FROM checkpoints WHERE owner = ?", (owner,))
+            return gone
+
+    def close(self) -> None:
+        """Close the database."""
+        with self._mutex:
+            self._database.close()
+
+    def _ask(self, question: Callable[[sqlite3.Connection], _T]) -> _T:
+        with self._mutex:
+            self.fold()
+            try:
+                return question(self._database.connect())
+            except sqlite3.Error as error:
+                if not is_corrupt(error):
+                    raise
+            self._rebuild(Folded())
+            return question(self._database.connect())
+
+    def _rebuild(self, folded: Folded) -> None:
+        try:
+            folded.aside = self._database.move_aside()
+            self._fold_all(folded)
+            if folded.aside is not None:
+                with self._database.transaction() as db:
+                    folded.salvaged = view.salvage(db, folded.aside)
+        except (sqlite3.Error, OSError) as error:
+            folded.waits = f"{self._database.path.name}: {error}"
+
+    def _dead(self, known: dict[str, list[Segment]]) -> set[str]:
+        return {owner for owner in known if owners.is_dead(self._directory, owner)}
+
+    def _fold_all(self, folded: Folded) -> None:
+        marks = _marks(self._database.connect())
+        known = {
+            owner: listed
+            for owner, listed in owners.segments(self._directory).items()
+            if not marks.get(owner, Mark()).done
+        }
+        dead = self._dead(known)
+        if dead:  # what they wrote until they died is there only now
+            known = {owner: owners.segments(self._directory)[owner] for owner in known}
+        for owner, listed in known.items():
+            if owner in dead or _grown(listed, marks.get(owner)):
+                try:
+                    while self._fold_piece(owner, listed, folded, dead=owner in dead):
+                        pass
+                except FormatError as error:
+                    folded.waits = str(error)
+
+    def _fold_piece(self, owner: str, listed: list[Segment], folded: Folded, *, dead: bool) -> bool:
+        """One transaction; returns whether there is more."""
+        with self._database.transaction() as db:
+            mark = _mark(db, owner) or Mark(listed[0].path.name, 0, listed[0].first - 1)
+            left = [segment for segment in listed if segment.path.name >= mark.segment]
+            if mark.done or not left:
+                return False
+            segment, *later = left
+            offset = mark.offset if segment.path.name == mark.segment else 0
+            piece = reader.read(segment, offset, mark.sequence, final=dead or bool(later))
+            view.put(db, piece.latest.values())
+            view.put_holes(db, piece.holes)
+            after = Mark(segment.path.name, piece.offset, piece.sequence)
+            if piece.ended and later:
+                after = Mark(later[0].path.name, 0, piece.sequence)
+            elif piece.ended and dead:
+                folded.recovered += view.close_orphans(db, owner)
+                after = after._replace(done=True)
+            if after != mark:
+                db.execute("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?)", (owner, *after))
+        folded.records += piece.records
+        folded.holes += piece.holes
+        return bool(later) or not piece.ended
+
+
+def _marks(db: sqlite3.Connection) -> dict[str, Mark]:
+    query = "SELECT owner, segment, offset, sequence, done FROM checkpoints"
+    return {
+        owner: Mark(segment, offset, sequence, bool(done))
+        for owner, segment, offset, sequence, done in db.execute(query)
+    }
+
+
+def _mark(db: sqlite3.Connection, owner: str) -> Mark | None:
+    return _marks(db).get(owner)
+
+
+def _grown(listed: list[Segment], mark: Mark | None) -> bool:
+    """Whether a living owner wrote anything since; spares a transaction when nothing happened."""
+    last = listed[-1].path
+    return mark is None or mark.segment != last.name or mark.offset < last.stat().st_size
