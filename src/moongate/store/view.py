@@ -1,6 +1,6 @@
 """The ledger's tables in SQLite: how words from the journals go in and how records come out.
 
-The columns of `calls` and `attempts` are the fields of `CallRecord` and `AttemptRecord`, in their order, `edits`
+The columns of `calls` and `attempts` are the fields of `CallRecord` and `AttemptRecord`, in order, `edits`
 as JSON; `writer`, `sequence` and `rank` say which word of which journal a row stands for. Nothing here opens,
 commits or locks: `store/records` does.
 """
