@@ -36,6 +36,12 @@ class Stage(IntEnum):
     WHOLE = 2
 
 
+# members of an enum cost four times what a global does, and these are read for every piece
+_HEAD: Final = Stage.HEAD
+_BODY: Final = Stage.BODY
+_WHOLE: Final = Stage.WHOLE
+
+
 class Keeper(Protocol):
     """Who owns connections: the pool."""
 
@@ -52,7 +58,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, keeper: Keeper, sock: socket.socket) -> None:
         self._keeper = keeper
         self._sock = sock
-        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+        self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport
         self._raw: asyncio.Transport
         self._exchange: Exchange | None = None
@@ -63,19 +69,18 @@ class Connection(asyncio.Protocol):
         self._clear()
 
     def _clear(self) -> None:
-        self._stage = Stage.HEAD
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._fields = 0
-        self._head_size = 0
+        self._stage = _HEAD
+        self._fields: list[tuple[bytes, bytes]] = []
         self._silent = 0
         self._interim = 0
         self._got_bytes = False
         self._moved = False
         self._keep = False
         self._is_framed = False
+        self._version = ""
         self._gunzip: Gunzip | None = None
 
-    # -- life --------------------------------------------------------------------------------------------------
+    # -- life --
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the plain transport; over TLS `secure` brings the one to write to."""
@@ -127,33 +132,39 @@ class Connection(asyncio.Protocol):
         if (exchange is None or not exchange.is_paused) and not self._transport.is_closing():
             self._transport.resume_reading()
 
-    # -- writing -----------------------------------------------------------------------------------------------
+    # -- writing --
 
-    def begin(self, exchange: Exchange, head: bytes) -> None:
+    def begin(self, exchange: Exchange, head: bytes, now: float) -> None:
         """Write the request of an exchange."""
         self._clear()
         self._exchange = exchange
-        exchange.carry(self, reused=self.served > 0)
+        exchange.carrier = self
+        exchange.reused = self.served > 0
+        exchange.connected_at = now
         self.served += 1
         exchange.sink.open(exchange)
         if exchange.is_over:
             return
-        exchange.enter(Phase.WRITE)
+        exchange.phase = Phase.WRITE
+        transport = self._transport
         body = exchange.outbound.body
         if len(body) <= _JOINED_WRITE:
-            self._transport.write(head + body)
+            transport.write(head + body)
         else:
-            self._transport.write(head)
-            if not self._transport.is_closing() and self._waiting == 0:
-                exchange.note_sent(Reach.PARTLY_SENT)
-            self._transport.write(body)
+            transport.write(head)
+            if not transport.is_closing() and self._waiting == 0:
+                exchange.reach = Reach.PARTLY_SENT
+            transport.write(body)
         # a transport that turns closing inside its first `write` got nothing accepted
-        if not self._transport.is_closing():
-            waiting = self._waiting
-            if waiting == 0:
-                exchange.note_sent(Reach.SENT)
-            elif waiting < len(head) + len(body) or self._transport is not self._raw:
-                exchange.note_sent(Reach.PARTLY_SENT)
+        if transport.is_closing():
+            return
+        waiting = self._waiting
+        if waiting == 0:
+            exchange.note_sent()
+            return
+        if waiting < len(head) + len(body) or transport is not self._raw:
+            exchange.reach = Reach.PARTLY_SENT
+        exchange.enter(Phase.WRITE)
 
     @property
     def _waiting(self) -> int:
@@ -169,9 +180,9 @@ class Connection(asyncio.Protocol):
         """See whether the request has gone out whole; over TLS nobody else says so."""
         exchange = self._exchange
         if exchange is not None and not self._transport.is_closing() and self._waiting == 0:
-            exchange.note_sent(Reach.SENT)
+            exchange.note_sent()
 
-    # -- reading -----------------------------------------------------------------------------------------------
+    # -- reading --
 
     def data_received(self, data: bytes) -> None:
         """Push what came as far as it goes."""
@@ -191,7 +202,7 @@ class Connection(asyncio.Protocol):
         if self._gunzip is not None and broken is None:
             broken = self._decode(exchange, self._gunzip)
         self.is_feeding = False
-        if self._moved and self._stage is Stage.BODY and broken is None and exchange.cut_by is None:
+        if self._moved and self._stage is _BODY and broken is None and exchange.cut_by is None:
             self._moved = False
             self._silent = 0
             return
@@ -201,16 +212,16 @@ class Connection(asyncio.Protocol):
         """Decide what follows from a read that was more than body bytes."""
         if exchange.cut_by is not None:
             fault, detail = exchange.cut_by
-            if fault is None and broken is None and self._stage is Stage.WHOLE:
+            if fault is None and broken is None and self._stage is _WHOLE:
                 self._release(exchange)
             else:
                 exchange.fail(fault, detail)
         elif isinstance(broken, BadAnswerError | BadGzipError):
-            late = "bytes after the end of the answer; " if self._stage is Stage.WHOLE else ""
+            late = "bytes after the end of the answer; " if self._stage is _WHOLE else ""
             exchange.fail(Fault.KIMI_BAD_RESPONSE, f"{late}{broken}")
         elif broken is not None:
             exchange.fail(Fault.GATEWAY_ERROR, f"the sink raised {broken!r}")
-        elif self._stage is Stage.WHOLE:
+        elif self._stage is _WHOLE:
             self._finish(exchange)
         else:
             self._silent = 0 if self._moved else self._silent + size
@@ -240,7 +251,7 @@ class Connection(asyncio.Protocol):
         was_paused = exchange.is_paused
         keep = self._keep and exchange.sent_at > 0 and not self._transport.is_closing()
         self._exchange = None
-        exchange.end(None, exchange.cut_by[1] if exchange.cut_by is not None else "")
+        self.idle_since = exchange.end(None, exchange.cut_by[1] if exchange.cut_by is not None else "")
         if not keep:
             self.close()
             return
@@ -251,8 +262,8 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> None:
         """Take the end of the connection for the end of the answer only where nothing else could say it."""
         exchange = self._exchange
-        if exchange is not None and self._stage is Stage.BODY and not self._is_framed:
-            self._stage = Stage.WHOLE
+        if exchange is not None and self._stage is _BODY and not self._is_framed:
+            self._stage = _WHOLE
             exchange.framed = False
             self._finish(exchange)
 
@@ -261,13 +272,13 @@ class Connection(asyncio.Protocol):
         if not self.is_gone:
             self.is_gone = True
             self._keeper.forget(self)
-        self._parser = None  # breaks the cycle with its callbacks
+        del self._parser  # breaks the cycle with its callbacks
         exchange = self._exchange
-        if exchange is None or exchange.is_over or self._stage is Stage.WHOLE:
+        if exchange is None or exchange.is_over or self._stage is _WHOLE:
             return
         self._exchange = None
         why = f"connection lost: {exc}" if exc is not None else "closed by upstream"
-        if self._stage is Stage.BODY:
+        if self._stage is _BODY:
             exchange.end(Fault.KIMI_STREAM_TRUNCATED, f"{why} within the body")
         elif self._got_bytes:
             exchange.end(Fault.KIMI_STREAM_TRUNCATED, f"{why} within the head")
@@ -276,25 +287,33 @@ class Connection(asyncio.Protocol):
         else:
             exchange.end(Fault.KIMI_NETWORK_UNREACHABLE, f"{why} before an answer")
 
-    # -- the parser's callbacks --------------------------------------------------------------------------------
+    # -- the parser's callbacks --
 
     def on_message_begin(self) -> None:
         """Refuse a second answer."""
-        if self._stage is Stage.WHOLE:
+        if self._stage is _WHOLE:
             raise BadAnswerError("another answer")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Collect a header; trailers are only counted."""
-        size = len(name) + len(value) + 4
-        self._head_size += size
-        self._fields += 1
-        if size > MOST_HEADER or self._head_size > MOST_HEAD or self._fields > MOST_FIELDS:
-            raise BadAnswerError("headers too large or too many")
-        if self._stage is Stage.HEAD:
-            name = name.lower()
-            self._headers.append((name, value))
+        """Collect a header; those that come after the body are trailers, which nobody sees."""
+        self._fields.append((name, value))
+
+    def _head_of(self, fields: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        """Check sizes and framing, and lower the names."""
+        headers: list[tuple[bytes, bytes]] = []
+        size = 0
+        for mixed, value in fields:
+            name = mixed.lower()
+            length = len(name) + len(value)
+            size += length
+            if length > MOST_HEADER:
+                raise BadAnswerError(f"a header of more than {MOST_HEADER} bytes")
+            headers.append((name, value))
             if name in _WATCHED:
                 self._watch(name, value)
+        if size > MOST_HEAD or len(headers) > MOST_FIELDS:
+            raise BadAnswerError(f"more than {MOST_HEAD} bytes or {MOST_FIELDS} headers")
+        return headers
 
     def _watch(self, name: bytes, value: bytes) -> None:
         if name == b"content-encoding":
@@ -303,15 +322,18 @@ class Connection(asyncio.Protocol):
                 self._gunzip = Gunzip()
             elif coding not in (b"identity", b""):
                 raise BadAnswerError(f"content coding {coding[:32]!r} that nobody asked for")
-            return
-        if name == b"transfer-encoding" and (value.lower() != b"chunked" or self._is_framed):
+        elif name == b"content-length":
+            self._is_framed = True
+        elif value.lower() != b"chunked" or self._is_framed or self._version == "1.0":
             raise BadAnswerError(f"transfer coding {value[:32]!r}")
-        self._is_framed = True
+        else:
+            self._is_framed = True
 
     def on_headers_complete(self) -> None:
         """Check the head and pass it on."""
         status = self._parser.get_status_code()
-        version = self._parser.get_http_version()
+        self._version = version = self._parser.get_http_version()
+        fields, self._fields = self._fields, []
         if version not in ("1.1", "1.0") or not 100 <= status <= 599 or status == 101:
             raise BadAnswerError(f"HTTP/{version} {status}")
         if status < 200:
@@ -322,15 +344,12 @@ class Connection(asyncio.Protocol):
         exchange = self._exchange
         if exchange is None:
             return
-        if version == "1.0" and (b"transfer-encoding", b"chunked") in self._headers:
-            raise BadAnswerError("transfer coding in HTTP/1.0")
+        headers = self._head_of(fields)
         exchange.note_head()
-        self._stage = Stage.BODY
-        exchange.sink.head(status, self._headers)
+        self._stage = _BODY
+        exchange.sink.head(status, headers)
         if exchange.outbound.method == b"HEAD":
-            self._stage = (
-                Stage.WHOLE
-            )  # the parser cannot know that no body follows, so the connection is not kept
+            self._stage = _WHOLE  # the parser cannot know that no body follows, so the connection is not kept
 
     def on_body(self, body: bytes) -> None:
         """Pass body bytes on."""
@@ -345,13 +364,9 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """Note the end of an answer, or of an interim one."""
-        if self._stage is Stage.HEAD:  # a 1xx
-            self._headers = []
-            self._head_size = self._fields = 0
+        if self._stage is _HEAD:  # a 1xx
             self._got_bytes = False
             self._moved = True
-            self._gunzip = None
-            self._is_framed = False
         else:
-            self._stage = Stage.WHOLE
+            self._stage = _WHOLE
             self._keep = self._parser.should_keep_alive()

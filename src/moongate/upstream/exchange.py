@@ -1,16 +1,25 @@
 """One request on its way and its answer coming back: phase, timers, reach, and how it ended."""
 
 import asyncio
-from typing import Protocol
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from moongate.core.faults import Fault, Reach
 from moongate.upstream.transport import Ended, Outbound, Phase, Sink
 
-_FIRST_BODY_PHASES = (Phase.FIRST_EVENT, Phase.IDLE)
+# members of an enum cost four times what a global does, and these are read several times a call
+_HEAD_REACH: Final = Reach.HEAD
+_SENT: Final = Reach.SENT
+_HEAD: Final = Phase.HEAD
+_FIRST_EVENT: Final = Phase.FIRST_EVENT
+_IDLE: Final = Phase.IDLE
 
 
 class Carrier(Protocol):
     """The connection (or stream) that carries an exchange."""
+
+    is_feeding: bool
+    """Whether it is just now pushing what it read: whoever cuts then lets it finish that read."""
 
     def close(self) -> None:
         """Cut it at once. Idempotent."""
@@ -19,125 +28,102 @@ class Carrier(Protocol):
         """Stop reading."""
 
     def resume(self) -> None:
-        """Read on, and push what was held back."""
+        """Push what was held back, then read on."""
 
-    @property
-    def is_feeding(self) -> bool:
-        """Whether it is just now pushing what it read: whoever cuts then lets it finish the read."""
-
-
-class Clock(Protocol):
-    """Where monotonic seconds come from."""
-
-    def __call__(self) -> float:
-        """Now."""
+    def note_written(self) -> None:
+        """See whether the request has gone out whole."""
 
 
 class Exchange:
     """The state of one exchange, and the `Valve` that its sink holds.
 
-    Timers are instants that a sweeper compares with the clock (`due`); nothing is scheduled for one exchange alone.
+    Timers are instants that a sweeper compares with the clock (`due`); nothing is scheduled for one exchange
+    alone. `ends` is the instant at which `total` or the call's deadline is reached.
     """
 
-    __slots__ = (
-        "_clock",
-        "_paused_at",
-        "beaten",
-        "carrier",
-        "connected_at",
-        "cut_by",
-        "dialing",
-        "due",
-        "ends",
-        "framed",
-        "future",
-        "head_at",
-        "is_over",
-        "is_paused",
-        "outbound",
-        "phase",
-        "reach",
-        "reused",
-        "sent_at",
-        "sink",
-    )
+    carrier: Carrier | None = None
+    dialing: "asyncio.Future[object] | None" = None
+    phase = Phase.CONNECT
+    reach = Reach.NOTHING_SENT
+    is_over = False
+    is_paused = False
+    cut_by: tuple[Fault | None, str] | None = None
+    reused = False
+    framed = True
+    connected_at = 0.0
+    sent_at = 0.0
+    head_at = 0.0
+    _beaten = False
+    _paused_at = 0.0
 
-    def __init__(self, outbound: Outbound, sink: Sink, clock: Clock, future: "asyncio.Future[Ended]") -> None:
-        now = clock()
+    def __init__(
+        self,
+        outbound: Outbound,
+        sink: Sink,
+        future: "asyncio.Future[Ended]",
+        clock: Callable[[], float],
+        now: float,
+    ) -> None:
         self.outbound = outbound
         self.sink = sink
-        self.future = future
-        self.carrier: Carrier | None = None
-        self.dialing: asyncio.Task[object] | None = None
-        self.phase = Phase.CONNECT
-        self.reach = Reach.NOTHING_SENT
-        self.ends = min(now + outbound.timeouts.total, outbound.deadline)
-        self.due = self.ends
-        self.beaten = False
-        self.is_paused = False
-        self.is_over = False
-        self.cut_by: tuple[Fault | None, str] | None = None
-        self.reused = False
-        self.framed = True
-        self.connected_at = self.sent_at = self.head_at = 0.0
+        self._future = future
         self._clock = clock
-        self._paused_at = 0.0
+        ends = now + outbound.timeouts.total
+        self.ends = ends if ends < outbound.deadline else outbound.deadline
+        self.due = self.ends
 
     @property
     def is_wanted(self) -> bool:
         """Whether somebody still waits for it: a cancelled caller must not cost a request."""
-        return not self.is_over and not self.future.done()
+        return not self.is_over and not self._future.done()
 
-    # -- phases ------------------------------------------------------------------------------------------------
+    # -- phases --
 
     def enter(self, phase: Phase) -> None:
         """Begin a phase: its time-out runs from now."""
         self.phase = phase
-        self._arm()
+        self._arm(self._clock(), float(getattr(self.outbound.timeouts, phase)))
 
-    def carry(self, carrier: Carrier, *, reused: bool) -> None:
-        """Note the connection that will carry it."""
-        self.carrier = carrier
-        self.reused = reused
-        self.connected_at = self._clock()
+    def _arm(self, now: float, seconds: float) -> None:
+        due = now + seconds
+        self.due = due if due < self.ends else self.ends
 
-    def note_sent(self, reach: Reach) -> None:
-        """Note how much of the request the kernel has accepted; a head that came early counts for more."""
-        if reach <= self.reach:
-            return
-        self.reach = reach
-        if reach is Reach.SENT:
-            self.enter(Phase.HEAD)
+    def note_sent(self) -> None:
+        """Note that the kernel has accepted the whole request; a head that came early counts for more."""
+        if self.reach < _SENT:
+            self.reach = _SENT
+            self.phase = _HEAD
+            self.sent_at = now = self._clock()
+            self._arm(now, self.outbound.timeouts.head)
+        elif self.sent_at == 0.0:
             self.sent_at = self._clock()
 
     def note_head(self) -> None:
         """Note that the final head is there."""
-        self.reach = Reach.HEAD
-        self.head_at = self._clock()
-        self.enter(Phase.FIRST_EVENT)
-
-    def _arm(self) -> None:
-        timeouts = self.outbound.timeouts
-        self.due = min(self._clock() + float(getattr(timeouts, self.phase.value)), self.ends)
+        self.reach = _HEAD_REACH
+        self.phase = _FIRST_EVENT
+        self.head_at = now = self._clock()
+        self._arm(now, self.outbound.timeouts.first_event)
 
     def sweep(self, now: float) -> bool:
-        """Look at the timers; True: one ran out. Called every few dozen milliseconds, so beats cost almost nothing."""
-        if self.beaten:
-            self.beaten = False
+        """Look at the timers; True: one ran out. Called every few dozen milliseconds."""
+        if self._beaten:
+            self._beaten = False
             if not self.is_paused:
-                self._arm()
+                self._arm(now, self.outbound.timeouts.idle)
+        elif self.phase is Phase.WRITE and self.carrier is not None:
+            self.carrier.note_written()
         return now >= self.due
 
     def expire(self, now: float) -> None:
         """End it for the timer that ran out, and close what carried it."""
-        if now < self.ends:
-            self.fail(Fault.KIMI_NETWORK_TIMEOUT, f"{self.phase.value} time-out")
-            return
-        by_deadline = self.ends >= self.outbound.deadline
-        self.phase = Phase.TOTAL
-        self.fail(Fault.KIMI_NETWORK_TIMEOUT, "deadline" if by_deadline else "total time-out")
+        detail = f"{self.phase} time-out"
+        if now >= self.ends or self.is_paused:
+            detail = "deadline" if now >= self.outbound.deadline else "total time-out"
+            self.phase = Phase.TOTAL
+        self.fail(Fault.KIMI_NETWORK_TIMEOUT, detail)
 
-    # -- the sink's valve --------------------------------------------------------------------------------------
+    # -- the sink's valve --
 
     def pause(self) -> None:
         """Stop reading; only the call's deadline still runs."""
@@ -149,21 +135,22 @@ class Exchange:
         self.carrier.pause()
 
     def resume(self) -> None:
-        """Read on; what the pause took is given back to the total."""
+        """Read on; the phase starts anew, and what the pause took is given back to the total."""
         if self.is_over or not self.is_paused or self.carrier is None:
             return
         self.is_paused = False
+        self._beaten = False
         self.ends = min(self.ends + self._clock() - self._paused_at, self.outbound.deadline)
-        self._arm()
+        self.enter(self.phase)
         self.carrier.resume()
 
     def beat(self) -> None:
         """Count a data event; the sweeper restarts the timer."""
-        self.phase = Phase.IDLE
-        self.beaten = True
+        self.phase = _IDLE
+        self._beaten = True
 
     def cut(self, fault: Fault | None, detail: str = "") -> None:
-        """End with this fault. While a read is being pushed, the carrier ends it: the read may hold the answer's end."""
+        """End with this fault. In the midst of a read the carrier does it, for the read may hold the end."""
         if self.is_over or self.cut_by is not None:
             return
         if self.carrier is not None and self.carrier.is_feeding:
@@ -171,7 +158,7 @@ class Exchange:
         else:
             self.fail(fault, detail)
 
-    # -- the end -----------------------------------------------------------------------------------------------
+    # -- the end --
 
     def fail(self, fault: Fault | None, detail: str = "") -> None:
         """End, and close whatever carried it."""
@@ -182,16 +169,15 @@ class Exchange:
         if dialing is not None:
             dialing.cancel()
 
-    def end(self, fault: Fault | None, detail: str = "") -> None:
-        """End; the carrier, if any, is free again. Idempotent."""
+    def end(self, fault: Fault | None, detail: str = "") -> float:
+        """End; whatever carried it is free again. Idempotent. Returns the time."""
+        now = self._clock()
         if self.is_over:
-            return
+            return now
         self.is_over = True
         self.carrier = self.dialing = None
-        if self.future.done():
-            return
-        self.future.set_result(
-            Ended(
+        if not self._future.done():
+            ended = Ended(
                 self.reach,
                 fault,
                 self.phase,
@@ -201,6 +187,7 @@ class Exchange:
                 self.connected_at,
                 self.sent_at,
                 self.head_at,
-                self._clock(),
+                now,
             )
-        )
+            self._future.set_result(ended)
+        return now

@@ -64,7 +64,8 @@ class Http1:
         if now >= outbound.deadline:
             return Ended(Reach.NOTHING_SENT, Fault.DEADLINE_EXCEEDED, Phase.CONNECT, ended_at=now)
         loop = asyncio.get_running_loop()
-        exchange = Exchange(outbound, sink, self._clock, loop.create_future())
+        future: asyncio.Future[Ended] = loop.create_future()
+        exchange = Exchange(outbound, sink, future, self._clock, now)
         self._exchanges.add(exchange)
         if self._sweeper is None:
             self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep)
@@ -72,12 +73,12 @@ class Http1:
             if self._waiting:
                 self._waiting[exchange] = None
             else:
-                self._place(exchange)
-            return await exchange.future
+                self._place(exchange, now)
+            return await future
         finally:
             self._exchanges.discard(exchange)
-            self._waiting.pop(exchange, None)
             if not exchange.is_over:
+                self._waiting.pop(exchange, None)
                 exchange.fail(None, "cancelled")
 
     async def close(self) -> None:
@@ -95,14 +96,14 @@ class Http1:
         await asyncio.sleep(0)  # the loop closes aborted sockets in its next turn
         await asyncio.sleep(0)
 
-    # -- slots -------------------------------------------------------------------------------------------------
+    # -- slots --
 
-    def _place(self, exchange: Exchange) -> None:
+    def _place(self, exchange: Exchange, now: float) -> None:
         """Give the exchange a connection, begin to dial one, or let it wait."""
         while self._idle:
             connection = self._idle.pop()
             if connection.is_usable:
-                self._begin(connection, exchange)
+                self._begin(connection, exchange, now)
                 return
             connection.close()
         if len(self._connections) + len(self._dials) < self.origin.max_connections:
@@ -110,12 +111,12 @@ class Http1:
         else:
             self._waiting[exchange] = None
 
-    def _begin(self, connection: Connection, exchange: Exchange) -> None:
+    def _begin(self, connection: Connection, exchange: Exchange, now: float) -> None:
         outbound = exchange.outbound
         body = outbound.body
         length = b"" if not body and outbound.method in _BODILESS else b"Content-Length: %d\r\n" % len(body)
         head = b"%b %b%b%b%b\r\n" % (outbound.method, outbound.path, self._host, outbound.headers, length)
-        connection.begin(exchange, head)
+        connection.begin(exchange, head, now)
 
     def _dial(self, exchange: Exchange) -> None:
         exchange.enter(Phase.CONNECT)
@@ -150,8 +151,9 @@ class Http1:
         if self._is_closed:
             connection.close()
         elif exchange.is_wanted:
-            self._begin(connection, exchange)
+            self._begin(connection, exchange, self._clock())
         else:
+            connection.idle_since = self._clock()
             self.take_back(connection)
 
     def _admit(self) -> None:
@@ -161,11 +163,10 @@ class Http1:
                 return
             exchange, _ = self._waiting.popitem(last=False)
             if exchange.is_wanted:
-                self._place(exchange)
+                self._place(exchange, self._clock())
 
     def take_back(self, connection: Connection) -> None:
         """Keep a free connection, for whoever waits first."""
-        connection.idle_since = self._clock()
         self._idle.append(connection)
         if self._waiting:
             self._admit()
@@ -179,7 +180,7 @@ class Http1:
             self._idle.remove(connection)
         self._admit()
 
-    # -- time --------------------------------------------------------------------------------------------------
+    # -- time --
 
     def _sweep(self) -> None:
         now = self._clock()
