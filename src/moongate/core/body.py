@@ -47,8 +47,8 @@ _WHOLE: Final = msgspec.json.Decoder(int | None)
 _FLAG: Final = msgspec.json.Decoder(bool | None)
 _NAME: Final = re.compile(rb'[ \t\r\n,]*+"((?:[^"\\]++|\\.)*+)"[ \t\r\n]*+:[ \t\r\n]*+', re.DOTALL)
 _AFTER_VALUE: Final = frozenset(b",} \t\r\n")
-_BRACKET: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[{]|[\]}]', re.DOTALL)
-_SCALAR: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[^,}\] \t\r\n]+', re.DOTALL)
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[{\]}]|[^\[\]{}":, \t\r\n]++')
+_DEPTH: Final = {b"[": 1, b"{": 1, b"]": -1, b"}": -1}
 _ESCAPE: Final = re.compile(rb"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
 _encode: Final = msgspec.json.encode
 
@@ -241,13 +241,6 @@ def _repeated(data: bytes, members: Members) -> list[tuple[str, bytes]]:
 
 def _value_at(data: bytes, at: int) -> bytes:
     """The value that starts here, in text known to be valid."""
-    if data[at] not in b"[{":
-        found = _SCALAR.match(data, at)
-        return found[0] if found else b""
-    depth, end = 0, at
-    for token in _BRACKET.finditer(data, at):
-        depth += (token[0] in b"[{") - (token[0] in b"]}")
-        end = token.end()
-        if depth == 0:
-            break
-    return data[at:end]
+    depth = 0
+    tokens = _TOKEN.finditer(data, at)
+    return data[at : next(token.end() for token in tokens if not (depth := depth + _DEPTH.get(token[0], 0)))]

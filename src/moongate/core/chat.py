@@ -141,7 +141,8 @@ class ChatReader:
         return True
 
     def _end(self, step: Step) -> bool:
-        if not self._fold.complete:
+        """Whether `[DONE]` may be believed: OpenRouter was seen to give usage, but no finish reason, before it."""
+        if not self._fold.complete and self._fold.usage is None:
             return self._fail(step, Fault.KIMI_STREAM_TRUNCATED, "no_finish_reason")
         self._done = True
         self._head = b""
