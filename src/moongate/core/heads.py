@@ -1,7 +1,8 @@
 """Request heads as bytes: reading one strictly, and deciding how its body is framed.
 
-llhttp (through httptools) reads the characters; the checks around it decide the framing. Where the two, or any two
-readers of the same bytes, could see different requests, the request is refused: RFC 9112 sections 2.2, 3, 5, 6, 11.
+llhttp (through httptools) judges every byte and where the head ends; what is read from the judged lines, and how the
+body is framed, is decided here. Where the two, or any two readers of the same bytes, could see different requests, the
+request is refused: RFC 9112 sections 2.2, 3, 5, 6 and 11.
 """
 
 import re
@@ -19,6 +20,23 @@ MOST_FIELDS: Final = 128
 """Header fields of one request; more are refused with 431. Official SDKs send about 20."""
 
 _END = b"\r\n\r\n"
+# Clients send the same lines again and again: what was read from a short one is remembered, as long as neither its
+# name nor its content can be a secret. Both tables are emptied when full.
+_MOST_KNOWN = 4096
+_LONGEST_KNOWN = 128
+_WORTH_KNOWING = (
+    b"accept",
+    b"cache-control",
+    b"connection",
+    b"content-",
+    b"host",
+    b"user-agent",
+    b"x-forwarded-",
+    b"x-stainless-",
+)
+_KNOWN_FIELDS: dict[bytes, tuple[bytes, bytes]] = {}
+_KNOWN_LINES: dict[bytes, tuple[str, str, bytes, bytes, str]] = {}
+
 _VERSIONS = {b"HTTP/1.1": "1.1", b"HTTP/1.0": "1.0"}
 _ORIGIN_FORM = re.compile(rb"(/[\w.~!$&'()*+,;=:@%/\-]*)(?:\?([!\x22$-~]*))?")
 _ABSOLUTE_FORM = re.compile(
@@ -28,7 +46,7 @@ _ABSOLUTE_FORM = re.compile(
 )
 _HOST = re.compile(rb"(?:[\w.~!$&'()*+,;=%\-]+|\[[0-9A-Fa-f:.]+\])(?::\d*)?")
 
-_FRAMING = frozenset((b"host", b"content-length", b"transfer-encoding"))
+_ONCE = frozenset((b"host", b"content-length", b"transfer-encoding"))
 _SINGLE = frozenset(
     (
         b"authorization",
@@ -62,11 +80,13 @@ _SINGLE = frozenset(
 
 @dataclass(slots=True)
 class RequestHead:
-    """Request line and headers of one request.
+    """Request line and headers of one request, and what they say about its body and its connection.
 
     `path` and `query` are the target's own bytes, not percent-decoded; `path` starts with `/` or is `*`.
     `headers` has lower-case names; a repeated list header is one value joined by `, `.
     `peer` is the client's address as text, or `unix`; `version` is `1.0` or `1.1`.
+    `size` is the announced length of the body in bytes (0: none, `CHUNKED`: unknown), `keep_alive` whether the client
+    wants the connection kept, `expects_continue` whether it sends the body only after `100 Continue`.
     """
 
     method: str
@@ -75,6 +95,9 @@ class RequestHead:
     headers: dict[bytes, bytes]
     peer: str
     version: str
+    size: int = 0
+    keep_alive: bool = False
+    expects_continue: bool = False
 
 
 def bad_request(why: str) -> FailedError:
@@ -83,43 +106,21 @@ def bad_request(why: str) -> FailedError:
 
 
 class HeadReader:
-    """Reads one request head, in whatever pieces it comes.
+    """Reads one request head, in whatever pieces it comes; `head` is set once it is complete.
 
-    `field_bytes` bounds each line, `head_bytes` all of it. Once `feed` has returned an offset, `head` is set, `size`
-    is the announced length of the body in bytes (0: none, `CHUNKED`: unknown), `keep_alive` says whether the client
-    wants the connection kept, `expects_continue` whether it waits for `100 Continue` before it sends the body.
+    `field_bytes` bounds each line, `head_bytes` all of them.
     """
 
-    __slots__ = (
-        "_complete",
-        "_fields",
-        "_half_line",
-        "_headers",
-        "_parser",
-        "_raw",
-        "_repeated",
-        "expects_continue",
-        "field_bytes",
-        "head",
-        "head_bytes",
-        "keep_alive",
-        "size",
-    )
+    __slots__ = ("_complete", "_field_bytes", "_half_line", "_head_bytes", "_parser", "_raw", "head")
 
     def __init__(self, field_bytes: int, head_bytes: int) -> None:
-        self.field_bytes = field_bytes
-        self.head_bytes = head_bytes
-        self.head: RequestHead | None = None
-        self.size = 0
-        self.keep_alive = False
-        self.expects_continue = False
-        self._headers: dict[bytes, bytes] = {}
-        self._fields = 0
-        self._repeated = b""
+        self._field_bytes = field_bytes
+        self._head_bytes = head_bytes
         self._complete = False
         self._half_line = False
         self._raw = b""
         self._parser = httptools.HttpRequestParser(self)
+        self.head: RequestHead | None = None
 
     @property
     def started(self) -> bool:
@@ -135,40 +136,20 @@ class HeadReader:
         start = 0 if raw or (data[0] > 32 and not self._half_line) else self._blank_lines(data)
         if start == len(data):
             return -1
-        if raw:
-            seam = raw[-3:]
-            end = (seam + data).find(_END) - len(seam)
-            found = end >= -len(seam)
-        else:
-            end = data.find(_END, start)
-            found = end >= 0
-        cut = end + 4 if found else len(data)
-        room = self.head_bytes - len(raw)
+        seam = raw[-3:]
+        end = (seam + data if seam else data).find(_END, start)
+        cut = end + 4 - len(seam) if end >= 0 else len(data)
+        room = self._head_bytes - len(raw)
         if cut - start > room:
-            self._parse(data[start : start + room], last=False)
-            raise refuse(Fault.HEADER_TOO_LARGE, f"All headers together may have {self.head_bytes} bytes.")
+            self._judge(data[start : start + room], last=False)
+            raise refuse(Fault.HEADER_TOO_LARGE, f"All headers together may have {self._head_bytes} bytes.")
         piece = data[start:cut]
-        self._parse(piece, last=found)
-        self._raw = raw + piece if raw else piece
-        if not found:
+        self._judge(piece, last=end >= 0)
+        self._raw = raw = raw + piece if raw else piece
+        if end < 0:
             return -1
-        self._settle()
+        self.head = _read(raw, self._field_bytes)
         return cut
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Take one header from the parser."""
-        self._fields += 1
-        if self._fields > MOST_FIELDS:
-            return
-        name = name.lower()
-        value = value.rstrip(b" \t")
-        before = self._headers.get(name)
-        if before is None:
-            self._headers[name] = value
-        elif name in _FRAMING or (name in _SINGLE and before != value):
-            self._repeated = name
-        elif name not in _SINGLE:
-            self._headers[name] = before + (b"; " if name == b"cookie" else b", ") + value
 
     def on_headers_complete(self) -> None:
         """Note that the parser, too, has seen the end of the head."""
@@ -190,7 +171,7 @@ class HeadReader:
             raise bad_request("white space stands before the method")
         return start
 
-    def _parse(self, piece: bytes, *, last: bool) -> None:
+    def _judge(self, piece: bytes, *, last: bool) -> None:
         try:
             self._parser.feed_data(piece)
         except httptools.HttpParserUpgrade as upgrade:
@@ -201,71 +182,110 @@ class HeadReader:
         if self._complete != last:
             raise bad_request("its end is ambiguous")
 
-    def _settle(self) -> None:
-        raw = self._raw
-        if self._fields > MOST_FIELDS:
-            raise refuse(Fault.HEADER_TOO_LARGE, f"At most {MOST_FIELDS} header fields are taken.")
-        if len(raw) > self.field_bytes and any(len(line) > self.field_bytes for line in raw.split(b"\r\n")):
-            raise refuse(Fault.HEADER_TOO_LARGE, f"One header may have {self.field_bytes} bytes.")
-        if self._repeated:
-            raise bad_request(f"{self._repeated.decode('latin-1')} may be given once only")
-        line = raw[: raw.find(b"\r\n")].split(b" ")
-        version = _VERSIONS.get(line[-1], "")
-        if len(line) != 3 or not version:
-            raise bad_request("the request line is not `method target HTTP/1.1`")
-        path, query = self._target(line[0], line[1])
-        self._check_host(version)
-        self._frame(version)
-        self.head = RequestHead(
-            line[0].decode("ascii"), path.decode("ascii"), query, self._headers, "", version
-        )
 
-    def _target(self, method: bytes, target: bytes) -> tuple[bytes, bytes]:
-        """Path and query of the request target; RFC 9112 section 3.2."""
-        if method == b"CONNECT":
-            raise bad_request("CONNECT is not served here")
-        origin = _ORIGIN_FORM.fullmatch(target)
-        if origin is not None:
-            return origin[1], origin[2] or b""
-        if target == b"*" and method == b"OPTIONS":
-            return target, b""
-        absolute = _ABSOLUTE_FORM.fullmatch(target)
-        if absolute is None:
-            raise bad_request("the target must be a path, percent-encoded and without a fragment")
-        if b"host" in self._headers and self._headers[b"host"].lower() != absolute[1].lower():
-            raise bad_request("target and Host name different hosts")
-        return absolute[2] or b"/", absolute[3] or b""
-
-    def _check_host(self, version: str) -> None:
-        host = self._headers.get(b"host")
-        if host is None:
-            if version == "1.1":
-                raise bad_request("Host is missing")
-        elif _HOST.fullmatch(host) is None:
-            raise bad_request("Host is not a host name")
-
-    def _frame(self, version: str) -> None:
-        """Decide where the body ends and what becomes of the connection; RFC 9112 sections 6.3 and 9.3."""
-        headers = self._headers
-        length = headers.get(b"content-length")
-        coding = headers.get(b"transfer-encoding")
-        if coding is not None:
-            if length is not None:
-                raise bad_request("it has both Content-Length and Transfer-Encoding")
-            if version == "1.0" or coding.lower() != b"chunked":
-                raise bad_request("the only Transfer-Encoding is chunked, in HTTP/1.1")
-            self.size = CHUNKED
-        elif length is not None:
-            if not length.isdigit() or len(length) > 18:
-                raise bad_request("Content-Length is not a number")
-            self.size = int(length)
-        tokens = headers.get(b"connection", b"").lower()
+def _read(raw: bytes, field_bytes: int) -> RequestHead:
+    """Read a complete head that llhttp has found well-formed."""
+    lines = raw.split(b"\r\n")
+    if len(lines) - 3 > MOST_FIELDS:
+        raise refuse(Fault.HEADER_TOO_LARGE, f"At most {MOST_FIELDS} headers are taken.")
+    if len(raw) > field_bytes and any(len(line) > field_bytes for line in lines):
+        raise refuse(Fault.HEADER_TOO_LARGE, f"One header may have {field_bytes} bytes.")
+    first = lines[0]
+    del lines[-2:], lines[0]
+    known = _KNOWN_FIELDS.get
+    fields = [known(line) or _field(line) for line in lines]
+    headers = dict(fields)
+    if len(headers) != len(fields):
+        headers = _joined(fields)
+    method, path, query, authority, version = _KNOWN_LINES.get(first) or _request_line(first)
+    host = headers.get(b"host")
+    if host is None:
         if version == "1.1":
-            self.keep_alive = not (tokens and _has_token(tokens, b"close"))
-            self.expects_continue = headers.get(b"expect", b"").lower() == b"100-continue"
-        else:
-            self.keep_alive = _has_token(tokens, b"keep-alive") and not _has_token(tokens, b"close")
+            raise bad_request("Host is missing")
+    elif _HOST.fullmatch(host) is None:
+        raise bad_request("Host is not a host name")
+    elif authority and authority != host.lower():
+        raise bad_request("target and Host name different hosts")
+    head = RequestHead(method, path, query, headers, "", version)
+    _frame(head)
+    return head
 
 
-def _has_token(value: bytes, token: bytes) -> bool:
-    return token in (item.strip() for item in value.split(b","))
+def _field(line: bytes) -> tuple[bytes, bytes]:
+    """Name and value of a header line."""
+    name, _, value = line.partition(b":")
+    name = name.lower()
+    field = (name, value.strip(b" \t"))
+    if len(line) <= _LONGEST_KNOWN and name.startswith(_WORTH_KNOWING):
+        if len(_KNOWN_FIELDS) >= _MOST_KNOWN:
+            _KNOWN_FIELDS.clear()
+        _KNOWN_FIELDS[line] = field
+    return field
+
+
+def _joined(fields: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Headers of which some are repeated; RFC 9110 section 5.3."""
+    headers: dict[bytes, bytes] = {}
+    for name, value in fields:
+        before = headers.get(name)
+        if before is None:
+            headers[name] = value
+        elif name in _ONCE or (name in _SINGLE and before != value):
+            raise bad_request(f"{name.decode('latin-1')} may be given once only")
+        elif name not in _SINGLE:
+            headers[name] = before + (b"; " if name == b"cookie" else b", ") + value
+    return headers
+
+
+def _request_line(line: bytes) -> tuple[str, str, bytes, bytes, str]:
+    """Method, path, query, authority (of an absolute target, lower-case) and version; RFC 9112 section 3."""
+    parts = line.split(b" ")
+    version = _VERSIONS.get(parts[-1], "")
+    if len(parts) != 3 or not version:
+        raise bad_request("the request line is not `method target HTTP/1.1`")
+    method, target = parts[0], parts[1]
+    if method == b"CONNECT":
+        raise bad_request("CONNECT is not served here")
+    authority = b""
+    match = _ORIGIN_FORM.fullmatch(target)
+    if match is not None:
+        path, query = match[1], match[2] or b""
+    elif target == b"*" and method == b"OPTIONS":
+        path, query = target, b""
+    else:
+        match = _ABSOLUTE_FORM.fullmatch(target)
+        if match is None:
+            raise bad_request("the target must be a path, percent-encoded and without a fragment")
+        authority, path, query = match[1].lower(), match[2] or b"/", match[3] or b""
+    read = method.decode("ascii"), path.decode("ascii"), query, authority, version
+    if len(line) <= _LONGEST_KNOWN and not query:
+        if len(_KNOWN_LINES) >= _MOST_KNOWN:
+            _KNOWN_LINES.clear()
+        _KNOWN_LINES[line] = read
+    return read
+
+
+def _frame(head: RequestHead) -> None:
+    """Decide where the body ends and what becomes of the connection; RFC 9112 sections 6.3 and 9.3."""
+    headers = head.headers
+    length = headers.get(b"content-length")
+    coding = headers.get(b"transfer-encoding")
+    current = head.version == "1.1"
+    if coding is not None:
+        if length is not None:
+            raise bad_request("it has both Content-Length and Transfer-Encoding")
+        if not current or coding.lower() != b"chunked":
+            raise bad_request("the only Transfer-Encoding is chunked, in HTTP/1.1")
+        head.size = CHUNKED
+    elif length is not None:
+        if not length.isdigit() or len(length) > 18:
+            raise bad_request("Content-Length is not a number")
+        head.size = int(length)
+    connection = headers.get(b"connection")
+    if connection is None or connection == b"keep-alive":
+        head.keep_alive = current or connection is not None
+    else:
+        tokens = [token.strip(b" \t") for token in connection.lower().split(b",")]
+        head.keep_alive = b"close" not in tokens and (current or b"keep-alive" in tokens)
+    if current and b"expect" in headers:
+        head.expects_continue = headers[b"expect"].lower() == b"100-continue"

@@ -10,10 +10,6 @@ class Motion:
         self._mark = 0
         self._moved_at = now
 
-    def rest(self, now: float) -> None:
-        """Nothing is expected to move just now."""
-        self._moved_at = now
-
     def stands_for(self, amount: int, now: float, least: int) -> float:
         """Seconds since the amount, `amount` now, last grew by `least` or more from one look to a later one."""
         if amount - self._mark >= least:

@@ -36,11 +36,6 @@ def response_head(status: int, headers: bytes, date: bytes, framing: bytes, conn
     return b"%b%b%b%b%b\r\n" % (line, headers, date, framing, connection)
 
 
-def has_no_body(status: int) -> bool:
-    """Whether an answer with this status never has a body, nor a Content-Length (RFC 9110 section 8.6)."""
-    return status in (204, 304) or status < 200
-
-
 def header_line(name: bytes, value: bytes) -> bytes:
     """One header as a line with CRLF.
 

@@ -26,6 +26,7 @@ from moongate.edge.intake import Intake
 _log = logging.getLogger("moongate.edge")
 
 _STEP = 0.25  # part of a stall's time after which progress is looked at again
+_OUR_ERROR = Failure(Fault.GATEWAY_ERROR)
 _RESET = struct.pack("ii", 1, 0)
 
 
@@ -58,6 +59,7 @@ class Connection(asyncio.Protocol):
         "_sent",
         "_shared",
         "_task",
+        "_timing_head",
         "_transport",
         "due",
         "peer",
@@ -81,7 +83,8 @@ class Connection(asyncio.Protocol):
         self._down: HttpDownstream | None = None
         self._task: asyncio.Task[None] | None = None
         self._sent = 0
-        self._motion = Motion(now)
+        self._timing_head = False
+        self._motion: Motion | None = None  # of what the client takes, while it is being watched
 
     # -- what the event loop calls
 
@@ -136,7 +139,7 @@ class Connection(asyncio.Protocol):
                 elif self._phase is _BODY:
                     data = self._take_body(data)
                     if data and self._phase is _BODY:
-                        asyncio.get_running_loop().call_soon(self._go_on)
+                        self._shared.loop.call_soon(self._go_on)
                         break
                 else:
                     break
@@ -144,7 +147,7 @@ class Connection(asyncio.Protocol):
             self._refuse(error.failure)
         except Exception:  # noqa: BLE001 - an error in `screen` must not take the connection's neighbours along
             _log.exception("a request could not be read")
-            self._refuse(Failure(Fault.GATEWAY_ERROR))
+            self._refuse(_OUR_ERROR)
         if data and self._phase in (_HEAD, _BODY, _ANSWER):
             self._keep_for_later(data)
 
@@ -153,43 +156,43 @@ class Connection(asyncio.Protocol):
         reader = self._reader
         if reader is None:
             reader = self._reader = HeadReader(limits.header_field_bytes, limits.header_bytes)
-        fresh = not reader.started
         end = reader.feed(data)
         if end < 0:
-            if fresh and reader.started:
+            if not self._timing_head and reader.started:
+                self._timing_head = True
                 self.due = self._shared.clock() + limits.header_seconds
             return b""
-        rest = data[end:]
-        self._open(reader, whole=not rest)
-        return rest
-
-    def _open(self, reader: HeadReader, *, whole: bool) -> None:
-        """Screen a request whose head is complete, then read its body or answer it."""
-        head = self._head = cast("RequestHead", reader.head)
-        head.peer = self.peer
         self._reader = None
-        self._keep = reader.keep_alive
+        self._timing_head = False
+        return self._open(cast("RequestHead", reader.head), data[end:])
+
+    def _open(self, head: RequestHead, rest: bytes) -> bytes:
+        """Screen a request whose head is complete, then read its body or answer it; what is left of `rest`."""
+        shared = self._shared
+        self._head = head
+        head.peer = self.peer
+        self._keep = head.keep_alive
         try:
-            self._screened = self._shared.api.screen(head)
+            self._screened = shared.api.screen(head)
         except FailedError as error:
-            self._refuse(error.failure, keep=reader.keep_alive and reader.size == 0)
-            return
-        if reader.size == 0:
-            self._launch()
-            return
-        limits = self._shared.limits
-        now = self._shared.clock()
-        self._intake = Intake(self._shared.held, limits.body_bytes, head, reader.size, now)
+            self._refuse(error.failure, keep=head.keep_alive and head.size == 0)
+            return rest
+        if head.size == 0:
+            self._launch(None)
+            return rest
+        now = shared.clock()
+        self._intake = Intake(shared.held, shared.limits.body_bytes, head, now)
         self._phase = _BODY
-        self.due = now + limits.body_seconds * _STEP
-        if whole and reader.expects_continue:
+        self.due = now + shared.limits.body_seconds * _STEP
+        if head.expects_continue and not rest:
             self.send(CONTINUE)
+        return rest
 
     def _take_body(self, data: bytes) -> bytes:
         intake = cast("Intake", self._intake)
         used = intake.feed(data)
         if intake.done:
-            self._launch()
+            self._launch(intake)
         return data[used:]
 
     def _keep_for_later(self, data: bytes) -> None:
@@ -211,24 +214,23 @@ class Connection(asyncio.Protocol):
 
     # -- answering
 
-    def _launch(self) -> None:
+    def _launch(self, intake: Intake | None) -> None:
         shared = self._shared
-        now = shared.clock()
         self._phase = _ANSWER
-        self._motion.rest(now)
-        self.due = now + shared.limits.slow_client_seconds * _STEP
+        self._intake = None
+        self._motion = None
         shared.active += 1
         down = self._down = HttpDownstream(self, self._head)
-        intake, self._intake = self._intake, None
-        self._task = asyncio.get_running_loop().create_task(self._answer(down, intake))
+        self._task = shared.loop.create_task(self._answer(down, intake))
 
     async def _answer(self, down: HttpDownstream, intake: Intake | None) -> None:
         head = cast("RequestHead", self._head)
-        failure = Failure(Fault.GATEWAY_ERROR)
+        shared = self._shared
+        failure = _OUR_ERROR
         try:
-            body = b"" if intake is None else await intake.body(down)
+            body = b"" if intake is None else intake.whole() or await intake.unpacked(down)
             if down.gone is None:
-                await self._shared.api.handle(head, self._screened, body, down)
+                await shared.api.handle(head, self._screened, body, down)
         except FailedError as error:
             failure = error.failure
         except Exception:  # noqa: BLE001 - whatever it is, this client gets an answer and the others are served
@@ -236,11 +238,12 @@ class Connection(asyncio.Protocol):
         finally:
             if intake is not None:
                 intake.release()
-            self._shared.active -= 1
+            shared.active -= 1
             if not down.over:
                 self._fail(down, failure)
             self._answered()
-            self._shared.rest()
+            if shared.draining:
+                shared.rest()
 
     def _fail(self, down: HttpDownstream, failure: Failure) -> None:
         """End an answer that the API left unfinished."""
@@ -267,13 +270,13 @@ class Connection(asyncio.Protocol):
             self._close(linger=bool(self._pending) or self._reading_paused)
 
     def _wait_for_next(self) -> None:
-        limits = self._shared.limits
         now = self._shared.clock()
+        limits = self._shared.limits
         self._phase = _HEAD
         self._head = None
-        self._motion.rest(now)
+        self._motion = None
         self._idle_until = now + limits.keep_alive_seconds
-        self.due = min(self._idle_until, now + limits.slow_client_seconds * _STEP)
+        self.due = now + limits.slow_client_seconds * _STEP
 
     def _refuse(self, failure: Failure, *, keep: bool = False) -> None:
         """Answer without the API; unless `keep`, nothing that the client still sends is parsed."""
@@ -327,9 +330,9 @@ class Connection(asyncio.Protocol):
         limits = self._shared.limits
         now = self._shared.clock()
         self._pending = b""
-        self._motion.rest(now)
+        self._motion = None
         self._idle_until = now + limits.linger_seconds
-        self.due = min(self._idle_until, now + limits.slow_client_seconds * _STEP)
+        self.due = now + limits.slow_client_seconds * _STEP
         if linger and not self._transport.is_closing():
             self._phase = _Phase.LINGER
             self._read_on()
@@ -371,10 +374,11 @@ class Connection(asyncio.Protocol):
         waiting = self._transport.get_write_buffer_size()
         if waiting:
             self.due = now + limits.slow_client_seconds * _STEP
-            if self._motion.stands_for(self._sent - waiting, now, 1) >= limits.slow_client_seconds:
+            motion = self._motion = self._motion or Motion(now)
+            if motion.stands_for(self._sent - waiting, now, 1) >= limits.slow_client_seconds:
                 self.cut(Fault.SLOW_CLIENT)
         elif self._phase is _ANSWER:
-            self._motion.rest(now)
+            self._motion = None
             self.due = now + limits.slow_client_seconds * _STEP
         elif self._intake is not None:
             self.due = now + limits.body_seconds * _STEP

@@ -1,5 +1,6 @@
 """What the server asks of the API behind it, the limits it keeps, and what its connections share."""
 
+from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -63,13 +64,17 @@ class Swept(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Shared:
-    """What all connections of one server share. `rest` is called whenever a connection or a request ended."""
+    """What all connections of one server share.
+
+    `rest` is called when a connection ended, and when a request ended while draining.
+    """
 
     api: Api
     limits: ServerLimits
     held: Held
     clock: Callable[[], float]
     rest: Callable[[], None]
+    loop: AbstractEventLoop
     connections: set[Swept] = field(default_factory=set)
     active: int = 0
     refused: dict[Fault, int] = field(default_factory=dict)

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from moongate.core.faults import Fault
 from moongate.core.heads import RequestHead
-from moongate.core.wire import LAST_CHUNK, has_no_body, response_head
+from moongate.core.wire import LAST_CHUNK, response_head
 from moongate.flow.downstream import Head, Watcher
 
 _JOIN_BELOW = 16_384  # bytes of body below which copying is cheaper than handing over two buffers
@@ -121,7 +121,7 @@ class HttpDownstream:
         self._head = None
         self.started = True
         date, connection = self._wire.answer_lines()
-        if has_no_body(head.status):
+        if head.status < 200 or head.status in (204, 304):  # RFC 9110 section 8.6: neither body nor length
             self._wire.send(response_head(head.status, head.headers, date, b"", connection))
             return
         length = b"Content-Length: %d\r\n" % len(body)

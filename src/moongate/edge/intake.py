@@ -18,7 +18,7 @@ _STEP = 262_144
 
 
 class Intake:
-    """Takes the body that `head` announced, `size` bytes or `CHUNKED`, of at most `most` bytes packed and unpacked.
+    """Takes the body that `head` announced, of at most `most` bytes packed and unpacked.
 
     Whatever it holds is counted in `held` until `release`. Raises FailedError at once for a body that is announced
     too large or in an unknown coding.
@@ -26,16 +26,16 @@ class Intake:
 
     __slots__ = ("_body", "_held", "_most", "_motion", "_packed", "_received", "_taken", "_whole")
 
-    def __init__(self, held: Held, most: int, head: RequestHead, size: int, now: float) -> None:
+    def __init__(self, held: Held, most: int, head: RequestHead, now: float) -> None:
         self._held = held
         self._most = most
-        if size > most:
+        if head.size > most:
             raise self._too_large()
         coding = head.headers.get(b"content-encoding", b"identity").lower()
         self._packed = coding in (b"gzip", b"x-gzip")
         if not self._packed and coding != b"identity":
             raise refuse(Fault.INVALID_REQUEST, "The Content-Encoding of a body must be gzip or none.")
-        self._body = ChunkedBody() if size == CHUNKED else SizedBody(size)
+        self._body = ChunkedBody() if head.size == CHUNKED else SizedBody(head.size)
         self._motion = Motion(now)
         self._received = 0
         self._taken = 0
@@ -66,12 +66,19 @@ class Intake:
         """Whether the body made no progress worth the name for so long."""
         return self._motion.stands_for(self._received, now, LEAST_PROGRESS) >= seconds
 
-    async def body(self, down: Downstream) -> bytes:
-        """The whole body without its coding; empty if the client left meanwhile. Raises FailedError (400, 413, 503)."""
-        whole, self._whole = bytes(self._whole), b""
+    def whole(self) -> bytes:
+        """The whole body, once; empty for a packed one, which is `unpacked` instead."""
+        if self._packed:
+            return b""
+        whole, self._whole = self._whole, b""
+        return whole if isinstance(whole, bytes) else bytes(whole)
+
+    async def unpacked(self, down: Downstream) -> bytes:
+        """The body without its coding; empty if the client left meanwhile. Raises FailedError (400, 413, 503)."""
         if not self._packed:
-            return whole
-        gunzip = Gunzip(whole, self._most)
+            return b""
+        packed, self._whole = bytes(self._whole), b""
+        gunzip = Gunzip(packed, self._most)
         pieces: list[bytes] = []
         piece = gunzip.step(_AT_ONCE)
         while piece:
@@ -83,8 +90,8 @@ class Intake:
                 piece = await asyncio.get_running_loop().run_in_executor(None, gunzip.step, _STEP)
             if down.gone is not None:
                 return b""
-        self._held.give(len(whole))
-        self._taken -= len(whole)
+        self._held.give(len(packed))
+        self._taken -= len(packed)
         return b"".join(pieces)
 
     def release(self) -> None:

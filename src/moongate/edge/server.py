@@ -27,7 +27,7 @@ _GONE = (errno.ECONNABORTED, errno.EPROTO, errno.EPERM)
 
 
 class Server:
-    """One worker's server.
+    """One worker's server; made inside the event loop that it runs on.
 
     `clock` gives monotonic seconds for time-outs, `wall` seconds since 1970 for the Date header. Counts to be read
     at any time: `connections`, `active` (requests handed to the API and not done), `refused` (requests that the
@@ -42,7 +42,7 @@ class Server:
         clock: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
-        self._shared = Shared(api, limits, held, clock, self._at_rest)
+        self._shared = Shared(api, limits, held, clock, self._at_rest, asyncio.get_running_loop())
         self._limits = limits
         self._clock = clock
         self._wall = wall
@@ -84,11 +84,11 @@ class Server:
         for listener in sockets:
             listener.setblocking(False)
             self._listeners.append(listener)
-            asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener)
+            self._shared.loop.add_reader(listener.fileno(), self._accept, listener)
 
     def drain(self) -> None:
         """Accept no more, close idle connections, and close each other one after its next answer."""
-        loop = asyncio.get_running_loop()
+        loop = self._shared.loop
         for listener in self._listeners:
             loop.remove_reader(listener.fileno())
         self._listeners.clear()
@@ -125,11 +125,11 @@ class Server:
             connection.expire(now)
         paused, self._paused = self._paused, []
         for listener in paused:
-            asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener)
+            self._shared.loop.add_reader(listener.fileno(), self._accept, listener)
 
     def _sweep_on(self) -> None:
         self.sweep()
-        self._sweeper = asyncio.get_running_loop().call_later(self._tick, self._sweep_on)
+        self._sweeper = self._shared.loop.call_later(self._tick, self._sweep_on)
 
     def _tell_date(self) -> None:
         wall = self._wall()
@@ -157,7 +157,7 @@ class Server:
             if self.connections >= self._limits.connections:
                 self._turn_away(sock)
             else:
-                task = asyncio.get_running_loop().create_task(self._adopt(sock, address))
+                task = self._shared.loop.create_task(self._adopt(sock, address))
                 self._adopting.add(task)
                 task.add_done_callback(self._adopted)
 
@@ -166,9 +166,7 @@ class Server:
         if isinstance(address, tuple):
             peer = str(address[0]).removeprefix("::ffff:")
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: Connection(self._shared, peer), sock
-            )
+            await self._shared.loop.connect_accepted_socket(lambda: Connection(self._shared, peer), sock)
         except OSError:
             sock.close()
 
@@ -189,7 +187,7 @@ class Server:
 
     def _pause(self, listener: socket.socket) -> None:
         """Leave this listener alone until the next sweep."""
-        asyncio.get_running_loop().remove_reader(listener.fileno())
+        self._shared.loop.remove_reader(listener.fileno())
         self._paused.append(listener)
 
     def _turn_away(self, sock: socket.socket) -> None:
