@@ -97,7 +97,7 @@ def settings_at(path: Path) -> tuple[Setting, ...]:
 
 
 def every_setting() -> Iterator[tuple[str, Setting]]:
-    """All settings by path (`targets.*.url`, `routes.*.targets[].weight`), a section before its own."""
+    """All settings by path (`targets.*.url`, `routes.*.targets.weight`), a section before its own."""
     return _below("", all_settings())
 
 
@@ -105,8 +105,7 @@ def _below(path: str, level: tuple[Setting, ...]) -> Iterator[tuple[str, Setting
     for setting in level:
         own = f"{path}{setting.name}"
         yield own, setting
-        inside = {"list": f"{own}[].", "names": f"{own}.*.", "one": f"{own}."}[setting.shape]
-        yield from _below(inside, setting.within)
+        yield from _below(f"{own}.*." if setting.shape == "names" else f"{own}.", setting.within)
 
 
 def json_schema() -> dict[str, object]:

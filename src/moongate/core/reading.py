@@ -50,6 +50,8 @@ def load(
     Raises `SettingsError` with every mistake found; a mistake never repeats a secret.
     """
     page = written(text, origin)
+    if page.mistakes and not page.values:  # no settings at all: what else could be said would only confuse
+        raise SettingsError(page.mistakes)
     of_default = page.values.get("targets") is None
     if of_default:
         page.values["targets"] = default_targets()

@@ -61,6 +61,6 @@ def _tell(page: Written, path: Path, error: "ErrorDetails") -> None:
     elif kind == "tuple_type":
         page.add(path, f"{shown(error['input'])} is not a list", "write a list: [one, another]")
     else:
-        page.add(
-            path, f"{shown(error['input'])} is not a mapping", "write its settings below it as `name: value`"
-        )
+        bare = any(each.bare for each in _around(path[:-1]) if each.name in path[-2:-1])
+        mend = "write a name, or `{target: NAME}`" if bare else "write its settings below it as `name: value`"
+        page.add(path, f"{shown(error['input'])} is not {'a name' if bare else 'a mapping'}", mend)
