@@ -1,0 +1,143 @@
+"""Send a reply at the pace of its model, whatever the transport."""
+
+import asyncio
+from typing import Protocol
+
+from moongate.sim.reply import Act, Do, Reply
+
+
+class Wire(Protocol):
+    """The half of a transport that writes one answer."""
+
+    paused: bool
+
+    def head(self, reply: Reply) -> None:
+        """Write status and headers."""
+
+    def data(self, data: bytes) -> None:
+        """Write a part of the body as one chunk or frame."""
+
+    def raw(self, data: bytes) -> None:
+        """Write bytes outside of any framing."""
+
+    def end(self, reply: Reply) -> None:
+        """End the message as its framing asks."""
+
+    def close(self) -> None:
+        """Close the connection, what was written first."""
+
+    def reset(self) -> None:
+        """Drop the connection so that the peer sees a reset."""
+
+    def doom(self) -> None:
+        """Close the connection when the next request arrives."""
+
+    async def drain(self) -> None:
+        """Wait until the peer has taken enough."""
+
+
+class Tally(Protocol):
+    """Where the count of tokens that were made is kept."""
+
+    emitted: int
+
+
+_SETTLE = 0.02  # a reset overtakes what the kernel has not delivered yet
+
+
+async def play(reply: Reply, wire: Wire, tally: Tally) -> bool:
+    """Send the reply; whether its message was ended as the framing asks.
+
+    `tally.emitted` counts tokens as they are made. If the task is cancelled it says how many a whole answer
+    had made by then.
+    """
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    try:
+        return await _play(reply, wire, tally, start)
+    except asyncio.CancelledError:
+        if reply.whole and reply.per_token > 0:
+            made = int((loop.time() - start - reply.first) / reply.per_token)
+            tally.emitted = max(tally.emitted, min(made, _tokens(reply)))
+        raise
+
+
+async def _play(reply: Reply, wire: Wire, tally: Tally, start: float) -> bool:
+    now = asyncio.get_running_loop().time
+    for act in reply.before:
+        if await perform(act, reply, wire):
+            return False
+    headless, ended = reply.whole, False
+    if not headless:
+        wire.head(reply)
+    made, per_token, first = 0, reply.per_token, start + reply.first
+    for item in reply.items:
+        if isinstance(item, Act):
+            headless = headless and item.do is not Do.HEAD
+            ended = ended or item.do is Do.END
+            if await perform(item, reply, wire):
+                return False
+            continue
+        data, tokens = item
+        wait = first + (made + tokens if headless else made) * per_token - now()
+        if wait > 0:
+            await asyncio.sleep(wait)
+        if headless:
+            headless = False
+            wire.head(reply)
+        wire.data(data)
+        made += tokens
+        tally.emitted = made
+        if reply.gap:
+            await asyncio.sleep(reply.gap)
+        if wire.paused:
+            await wire.drain()
+    if headless:
+        wire.head(reply)
+    if not ended:
+        wire.end(reply)
+    return True
+
+
+def play_at_once(reply: Reply, wire: Wire, tally: Tally) -> bool:
+    """Send a whole reply that has nothing to wait for; False if it has, and nothing is sent."""
+    if reply.before or not reply.whole or reply.first or reply.per_token or reply.gap:
+        return False
+    items = reply.items
+    if not isinstance(items, list) or len(items) != 1 or isinstance(items[0], Act):
+        return False
+    wire.head(reply)
+    wire.data(items[0][0])
+    tally.emitted = items[0][1]
+    wire.end(reply)
+    return True
+
+
+async def perform(act: Act, reply: Reply, wire: Wire) -> bool:
+    """Do one act; whether it ended the exchange for good."""
+    if act.do is Do.WAIT:
+        await asyncio.sleep(act.seconds)
+    elif act.do is Do.RAW:
+        wire.raw(act.data)
+    elif act.do is Do.HEAD:
+        wire.head(reply)
+    elif act.do is Do.END:
+        wire.end(reply)
+    elif act.do is Do.DOOM:
+        wire.doom()
+    else:
+        await wire.drain()
+        await asyncio.sleep(_SETTLE)
+        if act.do is Do.RESET:
+            wire.reset()
+        else:
+            wire.close()
+        return True
+    return False
+
+
+def _tokens(reply: Reply) -> int:
+    items = reply.items
+    if not isinstance(items, list):
+        return 0
+    return sum(item[1] for item in items if not isinstance(item, Act))
