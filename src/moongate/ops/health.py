@@ -1,7 +1,6 @@
 """What the three health paths say, and how checks of Kimi become one word. Pure: who calls them has the facts."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from http import HTTPStatus
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Final
@@ -84,42 +83,3 @@ def plain_address(text: str) -> IPv4Address | IPv6Address | None:
         return None
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return mapped or address
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What one look at one target showed: `word` is `ok` or a fault's code; `at` in monotonic seconds."""
-
-    target: str
-    word: str
-    at: float
-
-
-class Upstreams:
-    """The newest finding of every target, as one word for `/healthz`."""
-
-    def __init__(self, targets: Iterable[str]) -> None:
-        self._words = dict.fromkeys(targets, UNKNOWN)
-        self._at = dict.fromkeys(self._words, float("-inf"))
-
-    def learn(self, finding: Finding) -> None:
-        """Take a finding; one older than what is known changes nothing."""
-        if finding.target in self._at and finding.at >= self._at[finding.target]:
-            self._words[finding.target], self._at[finding.target] = finding.word, finding.at
-
-    @property
-    def words(self) -> Mapping[str, str]:
-        """What is known of each target."""
-        return self._words
-
-    @property
-    def word(self) -> str:
-        """`off` without targets, `ok` if every target is, a fault's code if none is; between them `degraded: ...`."""
-        ill = [word for word in self._words.values() if word != OK]
-        if not self._words:
-            return OFF
-        if not ill:
-            return OK
-        if len(ill) == len(self._words) or UNKNOWN in ill:
-            return ill[0]
-        return f"{DEGRADED}: {ill[0]} at {len(ill)} of {len(self._words)} targets"
