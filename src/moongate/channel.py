@@ -271,6 +271,11 @@ def listen(path: Path) -> socket.socket:
     return sock
 
 
+def adopt(fd: int) -> socket.socket:
+    """The supervisor's end out of an inherited descriptor."""
+    return socket.socket(fileno=fd)
+
+
 class Reception:
     """Accepts workers on the supervisor's socket and gives each connection a receiver."""
 

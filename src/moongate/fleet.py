@@ -56,7 +56,6 @@ class Terms:
     identity: str
     channel: Path
     command: Sequence[str]
-    group: str | None = None
 
 
 class Owner(Protocol):
@@ -82,7 +81,6 @@ class Fleet:
         self.stopping = False
         self._owner = owner
         self._world = world
-        self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
 
     def receiver(self) -> "_Line":
@@ -100,7 +98,7 @@ class Fleet:
         for slot in self.slots:
             if slot.pair is None:
                 path = listening.unix_path(self.terms.run, slot.number)
-                slot.pair = listening.bind_slot(self.terms.host, port, path, self.terms.group)
+                slot.pair = listening.bind_slot(self.terms.host, port, path)
                 port = slot.pair.tcp.getsockname()[1]
 
     def start_missing(self) -> None:
@@ -135,7 +133,7 @@ class Fleet:
         pidfd = os.pidfd_open(pid)
         process = Process(slot.number, pid, generation, self._world.clock(), pidfd, child)
         self.processes[pid] = process
-        self._loop.add_reader(pidfd, self._ended, process)
+        asyncio.get_running_loop().add_reader(pidfd, self._ended, process)
         return process
 
     # --- deaths
@@ -160,10 +158,10 @@ class Fleet:
         )
         self._lose(slot)
         self._write_down()
-        slot.timers.append(self._loop.call_later(pause, self._start, slot))
+        slot.timers.append(asyncio.get_running_loop().call_later(pause, self._start, slot))
 
     def _forget(self, process: Process) -> None:
-        self._loop.remove_reader(process.pidfd)
+        asyncio.get_running_loop().remove_reader(process.pidfd)
         os.close(process.pidfd)
         if process.channel is not None:
             process.channel.take_rest()
@@ -175,7 +173,7 @@ class Fleet:
     def _lose(self, slot: Slot) -> None:
         if slot.unserved is None:
             slot.unserved = self._world.clock()
-            slot.timers.append(self._loop.call_later(STAND_IN_SECONDS, self._stand_in, slot))
+            slot.timers.append(asyncio.get_running_loop().call_later(STAND_IN_SECONDS, self._stand_in, slot))
 
     def _stand_in(self, slot: Slot) -> None:
         if slot.unserved is not None and slot.stand_in is None and slot.pair and not self.stopping:
@@ -288,25 +286,26 @@ class Fleet:
         ):
             log.warning("some workers of the supervisor before this one did not come; they are replaced")
 
-    def inherit(self, worker: Heritage) -> None:
-        """Go on with a worker that was ours before we re-executed ourselves; it may have ended meanwhile."""
-        slot = self.slots[worker.slot]
-        with contextlib.suppress(ProcessLookupError):
-            process = self._watch(slot, worker.pid, worker.generation)
+    def inherit(self, pairs: Sequence[tuple[int, int]], workers: Sequence[Heritage]) -> None:
+        """Go on with the sockets and workers of the image before us; a worker may have ended meanwhile."""
+        if len(pairs) != len(self.slots):
+            log.warning("%d workers go on: their number changes with a restart only", len(pairs))
+            self.slots = [Slot(number) for number in range(len(pairs))]
+        for slot, (tcp, unix) in zip(self.slots, pairs, strict=True):
+            slot.pair = listening.adopt(tcp, unix)
+        for worker in workers:
+            slot = self.slots[worker.slot]
             slot.generation, slot.restarts = max(slot.generation, worker.generation), worker.restarts
-            slot.worker = process if worker.in_place else slot.worker
+            with contextlib.suppress(ProcessLookupError):
+                process = self._watch(slot, worker.pid, worker.generation)
+                slot.worker = process if worker.in_place else slot.worker
 
     # --- the end
 
     async def drain(self, grace: float) -> None:
         """Stop all workers: no new connections, then what runs has `grace` seconds. Returns when all are told."""
-        self.stopping = True
-        for slot in self.slots:
-            slot.cancel_timers()
-            if slot.stand_in is not None:
-                slot.stand_in.stop()
-        for process in self.processes.values():
-            process.tell(Drain(grace))
+        self._keep_still()
+        self.tell_all(Drain(grace))
         await self._until(lambda: all(p.state.draining for p in self.processes.values()), 1.0)
         await self._turn_away()
 
@@ -343,21 +342,38 @@ class Fleet:
                 await asyncio.wait_for(self._changed.wait(), min(left, 0.2))
         return True
 
-    def let_go(self) -> None:
-        """Forget all workers without a word: the next program image goes on with them."""
+    def let_go(self) -> tuple[list[Heritage], list[tuple[int, int]]]:
+        """Forget all workers and sockets without a word: the next image goes on with what is returned."""
+        workers = self.heritage()
+        self._keep_still()
+        for process in self.processes.values():
+            asyncio.get_running_loop().remove_reader(process.pidfd)
+            os.close(process.pidfd)
+            if process.child is not None:
+                process.child.returncode = 0  # the next image reaps it; this object shall not warn
+        self.processes.clear()
+        pairs = [slot.pair for slot in self.slots if slot.pair is not None]
+        return workers, [(pair.tcp.detach(), pair.unix.detach()) for pair in pairs]
+
+    def _keep_still(self) -> None:
         self.stopping = True
         for slot in self.slots:
             slot.cancel_timers()
             if slot.stand_in is not None:
                 slot.stand_in.stop()
+
+    def tell_all(self, message: Message) -> None:
+        """Send to every worker."""
         for process in self.processes.values():
-            self._loop.remove_reader(process.pidfd)
-            os.close(process.pidfd)
-            if process.child is not None:
-                process.child.returncode = (
-                    0  # the next image reaps it; nothing is left for this object to warn of
-                )
-        self.processes.clear()
+            process.tell(message)
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where the slots listen: the TCP address that they share, then each Unix socket."""
+        pairs = [slot.pair for slot in self.slots if slot.pair is not None]
+        return (
+            [listening.shown(pairs[0].tcp), *(listening.shown(pair.unix) for pair in pairs)] if pairs else []
+        )
 
 
 class _Line:

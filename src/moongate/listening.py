@@ -6,11 +6,10 @@ Slot i has one TCP socket (SO_REUSEPORT, so that the kernel spreads connections 
 
 import contextlib
 import os
-import shutil
 import socket
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 BACKLOG: Final = 4096
 """Connections that may wait for a worker; the kernel's own somaxconn may be lower."""
@@ -43,11 +42,15 @@ class Pair:
 
 def adopt(tcp: int, unix: int) -> Pair:
     """Take over two listening descriptors of another process."""
-    pair = Pair(socket.socket(fileno=tcp), socket.socket(fileno=unix))
-    for sock in (pair.tcp, pair.unix):
-        sock.set_inheritable(False)
-        sock.setblocking(False)
-    return pair
+    return Pair(adopted(tcp), adopted(unix))
+
+
+def adopted(fd: int) -> socket.socket:
+    """A socket out of a descriptor that came from another process or program image."""
+    sock = socket.socket(fileno=fd)
+    sock.set_inheritable(False)
+    sock.setblocking(False)
+    return sock
 
 
 def is_reusable_with(pair: Pair, unix_path: Path) -> bool:
@@ -55,12 +58,10 @@ def is_reusable_with(pair: Pair, unix_path: Path) -> bool:
     return pair.unix.getsockname() == os.fspath(unix_path) and unix_path.is_socket()
 
 
-def make_run_folder(run: Path, group: str | None = None) -> None:
-    """Make the folder of the Unix sockets: mode 0750, of nginx's group if one is named. Raises `OSError`."""
+def make_run_folder(run: Path) -> None:
+    """Make the folder of the Unix sockets, mode 0750: an nginx in its group may enter. Raises `OSError`."""
     run.mkdir(mode=0o750, parents=True, exist_ok=True)
     run.chmod(0o750)
-    if group is not None:
-        shutil.chown(run, group=group)
 
 
 def unix_path(run: Path, slot: int) -> Path:
@@ -68,11 +69,11 @@ def unix_path(run: Path, slot: int) -> Path:
     return run / f"worker-{slot}.sock"
 
 
-def bind_slot(host: str, port: int, unix: Path, group: str | None = None) -> Pair:
+def bind_slot(host: str, port: int, unix: Path) -> Pair:
     """Bind one slot. Raises `OSError`."""
     tcp = _bind_tcp(host, port)
     try:
-        return Pair(tcp, _bind_unix(unix, group))
+        return Pair(tcp, _bind_unix(unix))
     except OSError:
         tcp.close()
         raise
@@ -109,8 +110,8 @@ def bind_tcp(host: str, port: int) -> socket.socket:
     return _bind_tcp(host, port, shared=False)
 
 
-def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, tuple[str | int, ...]]:
-    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, tuple[Any, ...]]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, _, _, _, address = found[0]
     return family, address
 
@@ -131,14 +132,12 @@ def _bind_tcp(host: str, port: int, *, shared: bool = True) -> socket.socket:
     return sock
 
 
-def _bind_unix(path: Path, group: str | None) -> socket.socket:
+def _bind_unix(path: Path) -> socket.socket:
     path.unlink(missing_ok=True)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o117)
     try:
         sock.bind(os.fspath(path))
-        if group is not None:
-            shutil.chown(path, group=group)
         sock.listen(BACKLOG)
         sock.setblocking(False)
     except OSError:

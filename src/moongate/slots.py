@@ -1,7 +1,6 @@
 """Slots, the worker processes in them, and what is written down of both for the next supervisor."""
 
 import asyncio
-import contextlib
 import os
 import signal
 import subprocess
@@ -13,7 +12,8 @@ from typing import Final
 import msgspec
 
 from moongate.channel import Channel, Message, State
-from moongate.listening import Pair
+from moongate.listening import Pair, shown
+from moongate.ops.house import WorkerView
 from moongate.stand_in import StandIn
 
 LONG_LIVED: Final = 10.0
@@ -76,6 +76,20 @@ class Slot:
     unserved: float | None = None
     stand_in: StandIn | None = None
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
+
+    def view(self, now: float) -> WorkerView:
+        """As the admin listener shows it."""
+        worker = self.worker
+        away = "stood in for" if self.stand_in is not None else "starting"
+        return WorkerView(
+            slot=self.number,
+            pid=worker.pid if worker is not None else None,
+            generation=self.generation,
+            state=worker.word if worker is not None and self.stand_in is None else away,
+            restarts=self.restarts,
+            seconds=round(now - worker.started, 3) if worker is not None else 0.0,
+            addresses=[shown(self.pair.tcp), shown(self.pair.unix)] if self.pair is not None else [],
+        )
 
     def cancel_timers(self) -> None:
         """Forget what was to be done later."""

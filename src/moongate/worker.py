@@ -12,7 +12,6 @@ import os
 import resource
 import signal
 import socket
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
@@ -34,6 +33,7 @@ from moongate.channel import (
     Welcome,
     connect,
 )
+from moongate.ops import log
 from moongate.ops.metrics import Cells, Row
 from moongate.state_lock import is_held_by
 from moongate.world import RealWorld, World
@@ -108,10 +108,15 @@ def main(argv: Sequence[str], build: Build | None = None) -> int:
 
     birth = msgspec.json.decode(argv[0].encode(), type=Birth)
     raise_descriptor_limit()
-    if build is None:
-        from moongate.app import build  # noqa: PLC0415 - the whole data plane: for real workers only
+    log.set_up()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(Worker(birth, build, RealWorld()).run())
+        return runner.run(Worker(birth, build or _real_build(), RealWorld()).run())
+
+
+def _real_build() -> Build:
+    from moongate.app import build  # noqa: PLC0415 - the whole data plane: for real workers only
+
+    return build
 
 
 def raise_descriptor_limit() -> int:
@@ -340,7 +345,3 @@ async def _first(*events: asyncio.Event) -> None:
 
 def _nothing() -> None:
     """Ctrl-C reaches the whole terminal; when to leave is the supervisor's to say."""
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -8,7 +8,8 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, Protocol
+from http import HTTPStatus
+from typing import Any
 
 import msgspec
 import uvicorn
@@ -20,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from moongate.ops.exposition import exposition
 from moongate.ops.health import Trusted, healthz, plain_address
-from moongate.ops.metrics import Row
+from moongate.ops.house import House
 
 _PAGE = """moongate
 
@@ -29,34 +30,6 @@ _PAGE = """moongate
 /api/workers   worker processes and their slots
 /api/config    the settings in force, secrets masked
 """
-
-
-class WorkerView(msgspec.Struct, frozen=True):
-    """One slot as `/api/workers` shows it. `seconds` since the worker was started; `addresses` are its slot's."""
-
-    slot: int
-    pid: int | None
-    generation: int
-    state: str
-    restarts: int
-    seconds: float
-    addresses: list[str]
-
-
-class House(Protocol):
-    """What the admin listener asks of the supervisor."""
-
-    async def rows(self) -> list[Row]:
-        """The metrics of all workers, at most 300 ms from now."""
-
-    def workers(self) -> Sequence[WorkerView]:
-        """Every slot and the worker in it."""
-
-    def checks(self) -> dict[str, str]:
-        """What `/healthz` shows."""
-
-    def config(self) -> bytes:
-        """The settings as JSON, secrets masked."""
 
 
 class Admin:
@@ -81,8 +54,9 @@ class Admin:
     async def start(self) -> None:
         """Answer from now on."""
         self._task = asyncio.create_task(self._server.serve(sockets=[self._sock.dup()]))
-        while not self._server.started and not self._task.done():
-            await asyncio.sleep(0.005)
+        answering = asyncio.create_task(self._server.answering.wait())
+        await asyncio.wait((self._task, answering), return_when=asyncio.FIRST_COMPLETED)
+        answering.cancel()
 
     async def stop(self) -> None:
         """Let answers under way finish, at most a second; the socket stays open for the next supervisor."""
@@ -93,6 +67,14 @@ class Admin:
 
 
 class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.answering = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.answering.set()
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Signals are the supervisor's."""
@@ -108,7 +90,9 @@ class _HostCheck:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and not self._is_known(Request(scope).headers.get("host", "")):
-            refusal = PlainTextResponse("Ask by IP address, or as localhost.\n", status_code=421)
+            refusal = PlainTextResponse(
+                "Ask by IP address, or as localhost.\n", status_code=HTTPStatus.MISDIRECTED_REQUEST
+            )
             await refusal(scope, receive, send)
             return
         await self._app(scope, receive, send)
@@ -149,6 +133,6 @@ def _application(house: House, trusted: Trusted, host: str) -> ASGIApp:
     return _HostCheck(Starlette(routes=routes), host)
 
 
-def _json(body: bytes, status: int = 200) -> Response:
+def _json(body: bytes, status: int = HTTPStatus.OK) -> Response:
     headers: dict[str, Any] = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
     return Response(body, status, headers=headers, media_type="application/json")

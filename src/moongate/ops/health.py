@@ -33,7 +33,7 @@ def healthz(checks: Mapping[str, str], *, detailed: bool) -> tuple[int, bytes]:
     failing = [word for word in ill if word != UNKNOWN and not word.startswith(DEGRADED)]
     answer: dict[str, object] = {"status": "failing" if failing else DEGRADED if ill else OK}
     if detailed:
-        answer["checks"] = {part: OFF for part in PARTS} | dict(checks)
+        answer["checks"] = dict.fromkeys(PARTS, OFF) | dict(checks)
     status = HTTPStatus.SERVICE_UNAVAILABLE if failing else HTTPStatus.OK
     return int(status), msgspec.json.encode(answer)
 

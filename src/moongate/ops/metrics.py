@@ -48,31 +48,74 @@ _WHOLE = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0
 _STALL = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _C, _G, _H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
 
-# fmt: off
 FAMILIES: Final[tuple[Family, ...]] = (
-    Family("moongate_calls_total", _C, "Authenticated calls that ended, by how they ended and why.", ("route", "outcome", "fault")),
-    Family("moongate_attempts_total", _C, "Tries on the wire, by target, fault and how far they got.", ("target", "fault", "reach")),
-    Family("moongate_tokens_total", _C, "Tokens that callers saw. Input includes cached, output includes reasoning.", ("route", "kind", "source")),
-    Family("moongate_time_to_first_token_seconds", _H, "From the call's arrival to its first data event.", ("route",), bounds=_FIRST),
-    Family("moongate_duration_seconds", _H, "From the call's arrival to its end.", ("route", "outcome"), bounds=_WHOLE),
-    Family("moongate_edits_total", _C, "Changes made to requests and answers; each is in its record too.", ("edit",)),
-    Family("moongate_unauthenticated_total", _C, "Requests without a valid key: counted here, never a row of the ledger.", ("fault",)),
+    Family(
+        "moongate_calls_total",
+        _C,
+        "Authenticated calls that ended, by how they ended and why.",
+        ("route", "outcome", "fault"),
+    ),
+    Family(
+        "moongate_attempts_total",
+        _C,
+        "Tries on the wire, by target, fault and how far they got.",
+        ("target", "fault", "reach"),
+    ),
+    Family(
+        "moongate_tokens_total",
+        _C,
+        "Tokens that callers saw. Input includes cached, output includes reasoning.",
+        ("route", "kind", "source"),
+    ),
+    Family(
+        "moongate_time_to_first_token_seconds",
+        _H,
+        "From a call's arrival to its first data event.",
+        ("route",),
+        bounds=_FIRST,
+    ),
+    Family(
+        "moongate_duration_seconds",
+        _H,
+        "From a call's arrival to its end.",
+        ("route", "outcome"),
+        bounds=_WHOLE,
+    ),
+    Family("moongate_edits_total", _C, "Changes made to requests and answers, as in the records.", ("edit",)),
+    Family(
+        "moongate_unauthenticated_total",
+        _C,
+        "Requests without a valid key: counted here, never a row of the ledger.",
+        ("fault",),
+    ),
     Family("moongate_in_flight", _G, "Calls that run now."),
     Family("moongate_connections", _G, "Connections of callers that are open now."),
-    Family("moongate_drained_total", _C, "Calls that were live when a worker began to drain: finished, or cut at the end of its grace.", ("how",)),
-    Family("moongate_loop_stall_seconds", _H, "How late the event loop of a worker came to a timer, sampled every 50 ms.", bounds=_STALL),
+    Family(
+        "moongate_drain_cut_total", _C, "Calls that a draining worker ended because its grace time was over."
+    ),
+    Family(
+        "moongate_loop_stall_seconds",
+        _H,
+        "How late a worker's event loop came to a timer, sampled every 50 ms.",
+        bounds=_STALL,
+    ),
     Family("moongate_journal_bytes_total", _C, "Bytes appended to journals."),
     Family("moongate_workers", _G, "Worker processes, by what they do.", ("state",)),
-    Family("moongate_worker_restarts_total", _C, "Workers started in place of one that ended unasked.", ("slot",)),
-    Family("moongate_upstream_up", _G, "Whether the last check of a target succeeded.", ("target",)),
-    Family("moongate_build_info", _G, "Always 1; the labels say what runs.", ("version", "python"), merge="max"),
+    Family(
+        "moongate_worker_restarts_total",
+        _C,
+        "Workers started in place of one that ended while the gateway did not.",
+        ("slot",),
+    ),
+    Family("moongate_upstream_up", _G, "1 if a target is well by its last check or calls, else 0.", ("target",)),
+    Family("moongate_build_info", _G, "Always 1; the labels say what runs.", ("version", "python"), "max"),
 )
-# fmt: on
 BY_NAME: Final[Mapping[str, Family]] = {family.name: family for family in FAMILIES}
 
 OUTCOMES: Final = frozenset(outcome.value for outcome in Outcome)
 SOURCES: Final = frozenset(source.value for source in Source)
 CODES: Final = frozenset(facts.code for facts in FACTS.values()) | {NONE, CRASHED}
+_CODE_OF: Final = {fault.value: facts.code for fault, facts in FACTS.items()}
 REACHES: Final = frozenset(reach.label for reach in Reach)
 TOKEN_KINDS: Final = ("input", "output", "cached", "reasoning", "cache_write")
 
@@ -155,7 +198,7 @@ class _Calls:
         self.duration = duration
 
 
-class Metrics:
+class CallMetrics:
     """Everything one worker counts. `observe` is the only writer of what calls do: a view of their closed records.
 
     `routes`, `targets` and `edits` are the closed sets of this gateway's settings.
@@ -169,8 +212,7 @@ class Metrics:
         self.in_flight = self.cells.cell("moongate_in_flight")
         self.connections = self.cells.cell("moongate_connections")
         self.journal_bytes = self.cells.cell("moongate_journal_bytes_total")
-        self.finished = self.cells.cell("moongate_drained_total", "finished")
-        self.cut = self.cells.cell("moongate_drained_total", "cut")
+        self.cut = self.cells.cell("moongate_drain_cut_total")
         self._calls: dict[tuple[str, str, str], _Calls] = {}
         self._attempts: dict[tuple[str, str, str], Cell] = {}
         self._tokens: dict[tuple[str, str], tuple[Cell, ...]] = {}
@@ -202,8 +244,9 @@ class Metrics:
             self.cells.cell("moongate_edits_total", _known(edit, self._edits)).value += 1
 
     def unauthenticated(self, code: str) -> None:
-        """Count a request that was refused before anybody's key was found; `code` is its fault's public code."""
-        self.cells.cell("moongate_unauthenticated_total", _known(code, CODES)).value += 1
+        """Count a request that was refused before anybody's key was found; `code` is its fault, or that one's code."""
+        known = _known(_CODE_OF.get(code, code), CODES)
+        self.cells.cell("moongate_unauthenticated_total", known).value += 1
 
     def snapshot(self) -> list[Row]:
         """All series as they stand."""

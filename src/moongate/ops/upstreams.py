@@ -30,7 +30,9 @@ class Upstreams:
 
     def __init__(self, targets: Iterable[str]) -> None:
         self._looks = dict.fromkeys(targets, UNKNOWN)
-        self._traffic: dict[str, deque[tuple[float, str]]] = {target: deque(maxlen=50) for target in self._looks}
+        self._traffic: dict[str, deque[tuple[float, str]]] = {
+            target: deque(maxlen=50) for target in self._looks
+        }
 
     def looked(self, target: str, word: str) -> None:
         """Take what a look showed: `ok` or a fault's code."""
@@ -42,7 +44,7 @@ class Upstreams:
             self._traffic[target].append((now, OK if code == NONE else code))
 
     def word_of(self, target: str, now: float) -> str:
-        """`ok`, or a fault's code. Calls outweigh a look: when three in a row failed of late, a list of models is no proof."""
+        """`ok`, or a fault's code. Calls outweigh a look: if the last three failed, a list of models proves nothing."""
         recent = self._recent(target, now)
         if recent and recent[-1] == OK:
             return OK

@@ -1,0 +1,36 @@
+"""What the admin listener shows of the supervisor. Apart, so that neither pays for the other's imports."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from moongate.ops.metrics import Row
+
+
+class WorkerView(msgspec.Struct, frozen=True):
+    """One slot as `/api/workers` shows it. `seconds` since the worker was started; `addresses` are its slot's."""
+
+    slot: int
+    pid: int | None
+    generation: int
+    state: str
+    restarts: int
+    seconds: float
+    addresses: list[str]
+
+
+class House(Protocol):
+    """What the admin listener asks of the supervisor."""
+
+    async def rows(self) -> list[Row]:
+        """The metrics of all workers, at most 300 ms from now."""
+
+    def workers(self) -> Sequence[WorkerView]:
+        """Every slot and the worker in it."""
+
+    def checks(self) -> dict[str, str]:
+        """What `/healthz` shows."""
+
+    def config(self) -> bytes:
+        """The settings as JSON, secrets masked."""
