@@ -24,6 +24,8 @@ LIMITS = {
 }
 """Figures with a promised value of their own."""
 RELATIVE = ("us_a_call", "us_a_chunk")
+LATENCY = ("time to first byte, 200 calls/s", "added_p99_ms", 10.0)
+"""Judged as the difference to nginx within a repetition, and only on a quiet machine."""
 
 Runs = Mapping[str, Mapping[str, Sequence[Figures]]]
 """scenario -> subject -> figures of each repetition."""
@@ -41,6 +43,11 @@ def ratio(runs: Sequence[Figures], yardstick: Sequence[Figures], name: str) -> f
     )
 
 
+def difference(runs: Sequence[Figures], yardstick: Sequence[Figures], name: str) -> float:
+    """The middle of the differences to nginx, each taken within its own repetition."""
+    return statistics.median(ours[name] - theirs[name] for ours, theirs in zip(runs, yardstick, strict=True))
+
+
 def summary(runs: Runs) -> dict[str, dict[str, Figures]]:
     """Medians of all figures, and `..._ratio` beside those that are compared with nginx."""
     found: dict[str, dict[str, Figures]] = {}
@@ -51,11 +58,15 @@ def summary(runs: Runs) -> dict[str, dict[str, Figures]]:
             for name in RELATIVE:
                 if name in figures and subject != YARDSTICK and YARDSTICK in subjects:
                     figures[f"{name}_ratio"] = ratio(repetitions, subjects[YARDSTICK], name)
+            if LATENCY[1] in figures and subject != YARDSTICK and YARDSTICK in subjects:
+                figures["over_nginx_p99_ms"] = difference(repetitions, subjects[YARDSTICK], LATENCY[1])
             found[scenario][subject] = figures
     return found
 
 
-def missed(medians: Mapping[str, Mapping[str, Figures]], subject: str = "moongate") -> list[str]:
+def missed(
+    medians: Mapping[str, Mapping[str, Figures]], *, quiet: bool, subject: str = "moongate"
+) -> list[str]:
     """One sentence for each promise that the subject did not keep."""
     bad = []
     for scenario, (name, bar) in BARS.items():
@@ -67,6 +78,10 @@ def missed(medians: Mapping[str, Mapping[str, Figures]], subject: str = "moongat
             reached = medians.get(scenario, {}).get(subject, {}).get(name)
             if reached is not None and reached > limit:
                 bad.append(f"{scenario}: {name} is {reached:.2f}, the bar is {limit}")
+    scenario, name, limit = LATENCY
+    added = medians.get(scenario, {}).get(subject, {}).get("over_nginx_p99_ms")
+    if added is not None and added > limit and quiet:
+        bad.append(f"{scenario}: p99 is {added:.1f} ms above nginx's, the bar is {limit} ms")
     return bad
 
 

@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import resource
+import subprocess
 import sys
 import tempfile
 from dataclasses import asdict
@@ -24,23 +25,33 @@ from subjects import GATEWAY, HERE, Subject, gateway, peer, yardstick
 
 def measured(
     scenarios: list[Scenario], subjects: list[Subject], repetitions: int, seconds: float
-) -> report.Runs:
-    """Run everything, repetition by repetition."""
+) -> tuple[report.Runs, list[str]]:
+    """Run everything, repetition by repetition; gives the figures, and a sentence for each that could not be had."""
     runs: dict[str, dict[str, list[Figures]]] = {}
+    failures: dict[tuple[str, str], str] = {}
     for repetition in range(repetitions):
         for scenario in scenarios:
-            if repetition >= scenario.most:
-                continue
-            for subject in subjects:
-                with tempfile.TemporaryDirectory(prefix="moongate-bench-") as folder:
-                    figures = scenario.measure(subject, Path(folder), seconds)
+            for subject in subjects if repetition < scenario.most else ():
+                where = (scenario.name, subject.name)
+                if where in failures:
+                    continue
+                try:
+                    figures = once(scenario, subject, seconds)
+                except (RuntimeError, OSError, subprocess.SubprocessError) as error:
+                    failures[where] = f"{', '.join(where)}: {error}"
+                    runs.get(scenario.name, {}).pop(subject.name, None)
+                    print(f"failed: {failures[where]}", file=sys.stderr)
+                    continue
                 runs.setdefault(scenario.name, {}).setdefault(subject.name, []).append(figures)
                 shown = " · ".join(report.cell(name, value) for name, value in figures.items())
-                print(
-                    f"{repetition + 1}/{repetitions} {scenario.name}, {subject.name}: {shown}",
-                    file=sys.stderr,
-                )
-    return runs
+                print(f"{repetition + 1}/{repetitions} {', '.join(where)}: {shown}", file=sys.stderr)
+    return runs, list(failures.values())
+
+
+def once(scenario: Scenario, subject: Subject, seconds: float) -> Figures:
+    """One measurement with fresh processes in a folder of their own."""
+    with tempfile.TemporaryDirectory(prefix="moongate-bench-") as folder:
+        return scenario.measure(subject, Path(folder), seconds)
 
 
 def options() -> argparse.Namespace:
@@ -71,7 +82,7 @@ def main() -> int:
     subjects = [yardstick(), gateway(chosen.gateway), *map(peer, chosen.peer)]
     repetitions, seconds = (1, 2.0) if chosen.quick else (chosen.repetitions, chosen.seconds)
     first = machine.Reading.now()
-    runs = measured(scenarios, subjects, repetitions, seconds)
+    runs, failures = measured(scenarios, subjects, repetitions, seconds)
     weather = machine.Weather.between(first, machine.Reading.now())
 
     medians = report.summary(runs)
@@ -97,9 +108,9 @@ def main() -> int:
     if chosen.record:
         with history.open("a", encoding="utf-8") as lines:
             lines.write(json.dumps(about | {"ratios": report.ratios(medians)}) + "\n")
-    bad = report.missed(medians)
-    for sentence in bad:
-        print(f"missed: {sentence}")
+    bad = [f"failed: {sentence}" for sentence in failures]
+    bad += [f"missed: {sentence}" for sentence in report.missed(medians, quiet=weather.quiet)]
+    print("\n".join(bad))
     return 1 if bad else 0
 
 
