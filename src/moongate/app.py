@@ -108,9 +108,14 @@ class App:
         """Follow this control document from now on: its keys open the door."""
         control = Control.from_json(document)
         self._api.keys = {
-            digest: Principal(entry.id, entry.tenant, None if entry.routes is None else frozenset(entry.routes))
+            digest: Principal(
+                entry.id,
+                entry.tenant,
+                None if entry.routes is None else frozenset(entry.routes),
+                loopback_only=entry.demo,
+            )
             for digest, entry in control.keys.items()
-            if not entry.revoked
+            if entry.revoked is None
         }
 
     def set_health(self, checks: Mapping[str, str]) -> None:

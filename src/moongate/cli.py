@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from moongate.core.settings import Settings
+    from moongate.store.control import ControlStore
+    from moongate.world import World
 
 FLAGS: Final = (
     ("--listen-addr", "ADDRESS", "where the data plane answers (default 127.0.0.1:8080)"),
@@ -23,6 +25,8 @@ FLAGS: Final = (
     ("--kimi-max-gpu-concurrency", "N", "not yet"),
 )
 """Flags of `serve`, each over the setting it names."""
+
+_DEMO_KEY: Final = "MOONGATE_DEMO_KEY"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -66,37 +70,39 @@ def serve(argv: Sequence[str]) -> int:
 def _supervise(config: str | None, flags: Mapping[str, str], *, demo: bool) -> int:
     from moongate import supervisor  # noqa: PLC0415 - what only the server needs
     from moongate.chores import Chore  # noqa: PLC0415 - the same
-    from moongate.core import reading  # noqa: PLC0415 - the same
     from moongate.core.mistakes import SettingsError  # noqa: PLC0415 - the same
     from moongate.store.control import ControlStore  # noqa: PLC0415 - the same
     from moongate.store.records import Folder  # noqa: PLC0415 - the same
+    from moongate.store.settings_file import load_file  # noqa: PLC0415 - the same
     from moongate.world import RealWorld  # noqa: PLC0415 - the same
 
     world = RealWorld()
-    text = "" if config is None else read_file(config)
     try:
-        settings = reading.load(
-            text,
-            origin=config or reading.NO_FILE,
-            read_env=read_env,
-            read_file=read_file,
-            overrides=flags,
-        )
+        settings = load_file(None if config is None else Path(config), flags)
     except SettingsError as error:
         for mistake in error.mistakes:
             print(mistake, file=sys.stderr)
         return 2
     state = Path(settings.state)
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    control = ControlStore(state / "control.db", world.wall)
+    control = ControlStore.open(state)
     if demo:
-        _greet(settings, control.add_demo_key())
+        _greet(settings, _demo_key(control, world))
     folder = Folder(state / "journal", state / "ledger.db")
     chores = [
         Chore("fold", 1.0, folder.fold),
         Chore("retire", 3600.0, lambda: folder.retire(world.wall(), segment_days=settings.ledger.segment_days, row_days=settings.ledger.row_days)),
     ]
     return supervisor.run(settings, control, world, chores=chores)
+
+
+def _demo_key(control: "ControlStore", world: "World") -> str:
+    """This process's demo key; the same one after it re-executed itself, for callers keep it."""
+    key = os.environ.get(_DEMO_KEY, "")
+    if control.read().find(key, loopback=True) is None:
+        key, _ = control.add_demo_key(world.new_secret(), now=world.wall(), who="moongate serve --embedded")
+        os.environ[_DEMO_KEY] = key
+    return key
 
 
 def _greet(settings: "Settings", key: str) -> None:
@@ -121,12 +127,3 @@ def _sim(argv: Sequence[str]) -> int:
 
 _SERVERS: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {"serve": serve, "worker": _worker, "sim": _sim}
 
-
-def read_env(name: str) -> str | None:
-    """A variable of the environment, None if it is not set."""
-    return os.environ.get(name)
-
-
-def read_file(name: str) -> str:
-    """The text of a file; raises OSError or UnicodeError."""
-    return Path(name).read_text(encoding="utf-8")

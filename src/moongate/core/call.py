@@ -28,12 +28,15 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Whose credential it is: the key's id (never the key), the tenant who pays, the routes it may use."""
+    """Whose credential it is: the key's id (never the key), the tenant who pays, the routes it may use.
+
+    `loopback_only`: a demo key, which opens the door to callers on this machine alone.
+    """
 
     key_id: str
     tenant: str
     routes: frozenset[str] | None = None  # None: every route
-    batch: bool = False
+    loopback_only: bool = False
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from moongate.core.body import RawBody
 from moongate.core.call import Call, Principal
 from moongate.core.faults import FailedError, Failure, Fault, refuse
 from moongate.core.surface import Surface
-from moongate.core.wire import RequestHead
+from moongate.core.heads import RequestHead
 from moongate.flow.downstream import Downstream, Head
 from moongate.flow.gateway import Gateway
 from moongate.flow.reply import failure_lines
@@ -131,7 +131,7 @@ class Api:
             self._refused(Fault.UNAUTHENTICATED)
             raise refuse(Fault.UNAUTHENTICATED)
         principal = self.keys.get(hashlib.sha256(token).hexdigest())
-        if principal is None:
+        if principal is None or (principal.loopback_only and not _is_loopback(head.peer)):
             self._refused(Fault.UNAUTHENTICATED)
             raise refuse(Fault.UNAUTHENTICATED, "This key is not known here, or was revoked.")
         return principal
@@ -226,6 +226,10 @@ class Api:
     def _give(self, down: Downstream, head: RequestHead, status: int, body: bytes) -> None:
         lines = _JSON + f"X-Request-Id: {self._request_id(head)}\r\n".encode()
         down.respond(Head(status, lines), body)
+
+
+def _is_loopback(peer: str) -> bool:
+    return peer.startswith("127.") or peer == "::1"
 
 
 def _id(headers: Mapping[bytes, bytes], name: bytes) -> str:

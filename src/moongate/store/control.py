@@ -110,6 +110,10 @@ class ControlStore:
             self._seen, self._changed = seen, False
         return control
 
+    def to_json(self) -> bytes:
+        """The document as it stands, for workers."""
+        return self.read().to_json()
+
     def list_keys(self) -> list[KeyEntry]:
         """All keys, revoked ones included, oldest first."""
         return sorted(self.read().keys.values(), key=lambda entry: (entry.created, entry.id))

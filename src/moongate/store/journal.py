@@ -35,7 +35,8 @@ class JournalError(Exception):
 class Journal:
     """One owner's journal, made by `open`. Not thread-safe: it belongs to the thread of its loop.
 
-    `lost` counts buffered records that could not be kept; each leaves a gap in the sequence.
+    `lost` counts buffered records that could not be kept; each leaves a gap in the sequence. `written_bytes` counts
+    what was written since its start.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Journal:
     ) -> None:
         self.owner = header.owner
         self.lost = 0
+        self.written_bytes = 0
         self._directory = directory
         self._header = encode(header)
         self._seed = frames.seed(header.owner)
@@ -218,6 +220,7 @@ class Journal:
             self._keep_rest(data, written)
             raise OSError(errno.ENOSPC, f"only {written} of {len(data)} bytes were taken")
         self._size += written
+        self.written_bytes += written
         self._pending = []
         self._pending_bytes = 0
         self._writable = True
