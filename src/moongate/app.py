@@ -64,7 +64,7 @@ class App:
         views = [self._measured.observe] if self._log is None else [self._measured.observe, self._log.write]
         held = Held(settings.edge.held_bytes)
         surface = ChatCompletions()
-        self._targets = {name: Target.build(name, target, settings, world) for name, target in settings.targets.items()}
+        self._targets = {name: Target.build(name, settings, world) for name in settings.targets}
         self._admission = Admission(settings.max_concurrent_requests)
         day = datetime.fromtimestamp(world.wall(), UTC).date()
         self._gateway = Gateway(

@@ -6,25 +6,30 @@ Ours: the transport (network border), the downstream (network border), the world
 
 import asyncio
 import selectors
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from moongate.core.body import RawBody
 from moongate.core.call import Call, Principal
-from moongate.core.chat import ChatCompletions
-from moongate.core.faults import Failure, Fault, Reach
+from moongate.core.addresses import Url
+from moongate.core.chat import CHAT
+from moongate.core.faults import Fault, Reach
 from moongate.core.held import Held
 from moongate.core.pricing import PRICES, PriceTable
-from moongate.core.record import CallRecord
+from moongate.core.record import CallRecord, decode
 from moongate.core.routing import Candidate, Route
+from moongate.core.settings import Target as TargetSettings
 from moongate.flow.admission import Admission
 from moongate.flow.downstream import Head, Watcher
 from moongate.flow.exchange import Exchange
 from moongate.flow.flight import Flights
 from moongate.flow.gateway import Gateway, RouteTimes
 from moongate.flow.ledger import Ledger
+from moongate.store.frames import Kind, scan, seed
 from moongate.store.journal import Journal
+from moongate.store.owners import segments
+from moongate.upstream.target import Target
 from moongate.upstream.transport import Ended, Headers, Outbound, Phase, Sink, Timeouts
 
 JSON: Headers = [(b"content-type", b"application/json")]
@@ -179,17 +184,14 @@ class Play:
 Act = Callable[[Play], Awaitable[Ended]]
 
 
-class Upstream:
-    """A target whose transport plays one act an exchange; `prepared` bodies are the client's own."""
+class Scripted:
+    """A transport that plays one act an exchange, in order."""
 
-    def __init__(self, name: str, acts: Sequence[Act]) -> None:
-        self.name = name
-        self.currency = "USD"
+    def __init__(self, acts: Sequence[Act]) -> None:
         self.acts = list(acts)
         self.plays: list[Play] = []
         self.in_use = 0
         self.idle = 0
-        self.transport = self
 
     async def exchange(self, outbound: Outbound, sink: Sink) -> Ended:
         play = Play(outbound, sink)
@@ -204,28 +206,156 @@ class Upstream:
         return None
 
 
-@dataclass
 class House:
-    """A gateway over scripted upstreams; `calls` are the closed records, in order."""
+    """A gateway over scripted upstreams; `records` are the closed ones, in order. Made on a running loop."""
 
-    gateway: Gateway
-    world: PlayedWorld
-    journal: Journal
-    records: list[CallRecord] = field(default_factory=list)
+    def __init__(self, folder: Path, acts: Mapping[str, Sequence[Act]], *, most: int | None = None) -> None:
+        self.world = PlayedWorld()
+        self.records: list[CallRecord] = []
+        loop = asyncio.get_running_loop()
+        self._journals = folder / "journal"
+        self.journal = Journal.open(self._journals, "owner", loop=loop)
+        self.upstreams = {name: Scripted(played) for name, played in acts.items()}
+        targets = {
+            name: Target(name, TargetSettings(Url("http", name, 80, "/v1")), ("X-Request-Id",), transport, self.world.wall)
+            for name, transport in self.upstreams.items()
+        }
+        admission = Admission(most)
+        self.held = Held(1 << 20)
+        self.gateway = Gateway(
+            surface=CHAT,
+            admission=admission,
+            flights=Flights(loop),
+            exchange=Exchange(self.world, targets, admission, CHAT, self.held),
+            ledger=Ledger(
+                self.world, self.journal, PriceTable(PRICES), self.records.append, slot=0, owner="owner"
+            ),
+            routes={
+                "kimi-k2.5": Route("kimi-k2.5", tuple(Candidate(n, n, "kimi-k2.5") for n in acts), 3, False),
+                "twice": Route("twice", tuple(Candidate(n, n, "kimi-k2.5") for n in acts), 3, True),
+            },
+            times=dict.fromkeys(("kimi-k2.5", "twice"), RouteTimes(Timeouts(), Timeouts())),
+        )
 
-    def call(self, *, stream: bool = False, model: str = "kimi-k2.5", seconds: float = 600.0) -> Call:
+    def call(self, *, stream: bool = False, route: str = "kimi-k2.5", seconds: float = 600.0) -> Call:
         flag = b"true" if stream else b"false"
-        body = b'{"model":"%b","messages":[{"role":"user","content":"hi"}],"stream":%b}' % (model.encode(), flag)
+        body = b'{"model":"kimi-k2.5","messages":[{"role":"user","content":"hi"}],"stream":%b}' % flag
         now = self.world.clock()
         call_id = self.world.new_id()
         return Call(
-            call_id, f"r-{call_id}", Principal("k1", "acme"), "", "", "kimi-k2.5", model, RawBody(body), stream,
-            include_usage=False, arrived=now, created=self.world.wall(), deadline=now + seconds,
-        )  # fmt: skip
+            call_id=call_id,
+            request_id=f"r-{call_id[-4:]}",
+            principal=Principal("k1", "acme"),
+            user="",
+            session="",
+            route=route,
+            model="kimi-k2.5",
+            body=RawBody(body),
+            stream=stream,
+            include_usage=False,
+            arrived=now,
+            created=self.world.wall(),
+            deadline=now + seconds,
+        )
+
+    def written(self) -> list[tuple[Kind, CallRecord]]:
+        """What the journal holds, in order, without the owners' headers."""
+        self.journal.flush()
+        found: list[tuple[Kind, CallRecord]] = []
+        for segment in segments(self._journals).get("owner", []):
+            frames, gaps, _ = scan(segment.path.read_bytes(), seed("owner"), 0)
+            assert not gaps
+            found += [(Kind(f.kind), decode(f.payload)) for f in frames if f.kind != Kind.OWNER]
+        return found
 
     def at_rest(self) -> None:
-        """Nothing is left behind."""
+        """Nothing is left behind, and every call has one closed record."""
         assert self.gateway.flights.live == set()
         assert self.gateway.admission.in_flight == 0
         assert self.gateway.ledger.open_calls == 0
+        assert self.held.used == 0
+        assert all(upstream.in_use == 0 for upstream in self.upstreams.values())
         assert len(asyncio.all_tasks()) == 1
+        closed = [record.call_id for kind, record in self.written() if kind is Kind.CLOSED]
+        assert closed == [record.call_id for record in self.records]
+        assert len(set(closed)) == len(closed)
+
+
+def played(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a story on a loop whose time jumps."""
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        runner.run(story())
+
+
+def chunk(content: str, finish: str | None = None, usage: str = "") -> bytes:
+    """One event as Kimi sends it."""
+    told = f'"{finish}"' if finish else "null"
+    return (
+        f'data: {{"id":"c-1","object":"chat.completion.chunk","created":1,"model":"kimi-k2.5","choices":'
+        f'[{{"index":0,"delta":{{"content":"{content}"}},"finish_reason":{told}{usage}}}]}}\n\n'
+    ).encode()
+
+
+USAGE = ',"usage":{"prompt_tokens":8,"completion_tokens":3,"total_tokens":11}'
+DONE = b"data: [DONE]\n\n"
+WHOLE = (
+    b'{"id":"c-1","object":"chat.completion","created":1,"model":"kimi-k2.5","choices":[{"index":0,"message":'
+    b'{"role":"assistant","content":"hello"},"finish_reason":"stop"}],'
+    b'"usage":{"prompt_tokens":8,"completion_tokens":3,"total_tokens":11}}'
+)
+
+
+def streams(*chunks: bytes, fault: Fault | None = None, detail: str = "") -> Act:
+    """An act: a stream of these chunks, one a turn, then its end."""
+
+    async def act(play: Play) -> Ended:
+        play.sink.open(play)
+        play.sink.head(200, SSE)
+        for data in chunks:
+            await asyncio.sleep(0)
+            while play.paused and not play.cut_by:
+                await asyncio.sleep(0.01)
+            if play.cut_by:
+                return await play.until_cut()
+            play.sink.data(data)
+        return Ended(Reach.HEAD, fault, Phase.IDLE, detail)
+
+    return act
+
+
+def answers(body: bytes, status: int = 200, headers: Headers = JSON) -> Act:
+    """An act: a plain answer."""
+
+    async def act(play: Play) -> Ended:
+        play.sink.open(play)
+        play.sink.head(status, headers)
+        await asyncio.sleep(0)
+        play.sink.data(body)
+        return Ended(Reach.HEAD, None, Phase.IDLE)
+
+    return act
+
+
+def fails(fault: Fault, reach: Reach, phase: Phase = Phase.CONNECT) -> Act:
+    """An act: nothing comes but this fault."""
+
+    async def act(play: Play) -> Ended:
+        if reach > Reach.NOTHING_SENT:
+            play.sink.open(play)
+        await asyncio.sleep(0)
+        return Ended(reach, fault, phase, "scripted")
+
+    return act
+
+
+def hangs(*, opened: bool) -> Act:
+    """An act: an exchange that never ends by itself."""
+
+    async def act(play: Play) -> Ended:
+        if opened:
+            play.sink.open(play)
+            return await play.until_cut()
+        await asyncio.sleep(10_000)
+        raise AssertionError("nobody cancelled it")
+
+    return act

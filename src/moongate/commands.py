@@ -1,0 +1,123 @@
+"""The verbs for people: keys, settings, the demo. Servers start without any of this (`cli`)."""
+
+import getpass
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from moongate import __version__
+from moongate.core.settings import Settings
+from moongate.store.control import ControlError, ControlStore
+from moongate.store.settings_file import check_file
+from moongate.world import RealWorld
+
+app = typer.Typer(
+    name="moongate",
+    help="A production gateway for Kimi.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+keys = typer.Typer(no_args_is_help=True, help="Who may call: add, list and revoke keys. Running gateways follow at once.")
+app.add_typer(keys, name="keys")
+
+State = Annotated[Path, typer.Option("--state", help="The gateway's state directory.", metavar="DIR")]
+_STATE = Path(Settings().state)
+_world = RealWorld()
+
+
+@app.command()
+def serve() -> None:
+    """Run the gateway until told to end; `moongate serve --help` lists its flags."""
+
+
+@app.command()
+def sim() -> None:
+    """Run the simulated Kimi; `moongate sim --help` lists its flags."""
+
+
+@app.command()
+def demo() -> None:
+    """Show the gateway at work: a simulated Kimi that misbehaves, twenty calls, and what became of each."""
+    from moongate.demo import play  # noqa: PLC0415 - starts processes; no other verb needs it
+
+    raise typer.Exit(play(Console()))
+
+
+@app.command()
+def check(file: Annotated[Path, typer.Argument(help="A settings file in YAML.")]) -> None:
+    """Check a settings file: every mistake at once, each with its line and mend. Exit code 1 if there are any."""
+    lines, code = check_file(file)
+    for line in lines:
+        print(line)
+    raise typer.Exit(code)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    print(f"moongate {__version__}")
+
+
+@keys.command("add")
+def add_key(
+    tenant: Annotated[str, typer.Option(help="Who pays for the calls made with this key.")],
+    label: Annotated[str, typer.Option(help="What it is for; shown in lists.")] = "",
+    route: Annotated[list[str] | None, typer.Option(help="A route it may use; repeat for more. Default: all.")] = None,
+    state: State = _STATE,
+) -> None:
+    """Make a key and print it: this once, for only its digest is kept."""
+    with _control(state, create=True) as control:
+        key, entry = control.add_key(tenant, label, route, _world.new_secret(), now=_world.wall(), who=_who())
+    print(key)
+    print(f"{entry.id} for tenant {entry.tenant}; it will not be shown again.", file=sys.stderr)
+
+
+@keys.command("list")
+def list_keys(state: State = _STATE) -> None:
+    """List keys, revoked ones too. None of them is shown: they are not kept."""
+    with _control(state) as control:
+        entries = control.list_keys()
+    table = Table("id", "tenant", "label", "routes", "created", "revoked")
+    for entry in entries:
+        routes = "all" if entry.routes is None else ", ".join(entry.routes)
+        table.add_row(entry.id, entry.tenant, entry.label, routes, _day(entry.created), _day(entry.revoked))
+    Console().print(table)
+
+
+@keys.command("revoke")
+def revoke_key(
+    key_id: Annotated[str, typer.Argument(help="The id that `keys list` shows, k_...")], state: State = _STATE
+) -> None:
+    """Make a key worthless. Calls under way go on."""
+    with _control(state) as control:
+        entry = control.revoke(key_id, now=_world.wall(), who=_who())
+    print(f"{entry.id} for tenant {entry.tenant} is revoked.")
+
+
+@contextmanager
+def _control(state: Path, *, create: bool = False) -> Iterator[ControlStore]:
+    try:
+        control = ControlStore.open(state, create=create)
+        try:
+            yield control
+        finally:
+            control.close()
+    except ControlError as error:
+        print(f"moongate: {error}", file=sys.stderr)
+        raise typer.Exit(1) from error
+
+
+def _who() -> str:
+    return f"{getpass.getuser()} (moongate keys)"
+
+
+def _day(at: float | None) -> str:
+    return "" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M")
