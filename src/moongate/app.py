@@ -64,7 +64,9 @@ class App:
         views = [self._measured.observe] if self._log is None else [self._measured.observe, self._log.write]
         held = Held(settings.edge.held_bytes)
         surface = ChatCompletions()
-        self._targets = {name: Target.build(name, settings, world) for name in settings.targets}
+        self._targets = {
+            name: Target.build(name, target, settings, world) for name, target in settings.targets.items()
+        }
         self._admission = Admission(settings.max_concurrent_requests)
         day = datetime.fromtimestamp(world.wall(), UTC).date()
         self._gateway = Gateway(
@@ -109,10 +111,7 @@ class App:
         control = Control.from_json(document)
         self._api.keys = {
             digest: Principal(
-                entry.id,
-                entry.tenant,
-                None if entry.routes is None else frozenset(entry.routes),
-                loopback_only=entry.demo,
+                entry.id, entry.tenant, None if entry.routes is None else frozenset(entry.routes)
             )
             for digest, entry in control.keys.items()
             if entry.revoked is None
@@ -209,9 +208,7 @@ def _times(route: RouteSettings) -> RouteTimes:
 
 def _models(routes: Mapping[str, RouteSettings], created: int) -> dict[str, Model]:
     return {
-        name: Model(name, route, created)
-        for route, made in routes.items()
-        for name in (route, *made.aliases)
+        name: Model(name, route, created) for route, made in routes.items() for name in (route, *made.aliases)
     }
 
 

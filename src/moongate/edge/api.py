@@ -90,7 +90,11 @@ class Api:
         self.keys: Keys = {}
         self.checks: Mapping[str, str] = {}
         self.ready = False
-        self._open = {"/livez": Screened(self._livez), "/readyz": Screened(self._readyz), "/healthz": Screened(self._healthz)}
+        self._open = {
+            "/livez": Screened(self._livez),
+            "/readyz": Screened(self._readyz),
+            "/healthz": Screened(self._healthz),
+        }
 
     def screen(self, head: RequestHead) -> Screened:
         """Find who asks for what. Raises FailedError for an unknown path or method and for a key that does not hold."""
@@ -176,7 +180,11 @@ class Api:
         body = call.body = RawBody(data)
         name = body.text("model")
         if not name:
-            raise refuse(Fault.INVALID_REQUEST, "`model` is missing; GET /v1/models lists those you may use.", param="model")
+            raise refuse(
+                Fault.INVALID_REQUEST,
+                "`model` is missing; GET /v1/models lists those you may use.",
+                param="model",
+            )
         call.model = name[:200]
         if "messages" not in body:
             raise refuse(Fault.INVALID_REQUEST, "`messages` is missing.", param="messages")
@@ -188,14 +196,24 @@ class Api:
             call.session = key.decode() if _ID.fullmatch(key) else ""
         model = self._models.get(name)
         if model is None:
-            raise refuse(Fault.MODEL_NOT_FOUND, f"There is no model `{call.model}` here; GET /v1/models lists those you may use.", param="model")
+            raise refuse(
+                Fault.MODEL_NOT_FOUND,
+                f"There is no model `{call.model}` here; GET /v1/models lists those you may use.",
+                param="model",
+            )
         allowed = call.principal.routes
         if allowed is not None and model.route not in allowed:
-            raise refuse(Fault.FORBIDDEN, f"This key may not use the model `{call.model}`; ask the gateway's operator.", param="model")
+            raise refuse(
+                Fault.FORBIDDEN,
+                f"This key may not use the model `{call.model}`; ask the gateway's operator.",
+                param="model",
+            )
         call.route = model.route
         call.deadline = call.arrived + self._deadlines[model.route]
 
-    async def _list_models(self, screened: Screened, head: RequestHead, _body: bytes, down: Downstream) -> None:
+    async def _list_models(
+        self, screened: Screened, head: RequestHead, _body: bytes, down: Downstream
+    ) -> None:
         assert screened.principal is not None
         allowed = screened.principal.routes
         shown = [model for model in self._models.values() if allowed is None or model.route in allowed]
@@ -206,7 +224,9 @@ class Api:
             return
         found = next((model for model in shown if model.name == name), None)
         if found is None:
-            failure = Failure(Fault.MODEL_NOT_FOUND, message=f"There is no model `{name[:200]}` here.", param="model")
+            failure = Failure(
+                Fault.MODEL_NOT_FOUND, message=f"There is no model `{name[:200]}` here.", param="model"
+            )
             down.respond(*self.render(failure, head))
             return
         self._give(down, head, 200, msgspec.json.encode(_shown(found)))

@@ -82,7 +82,9 @@ class Exchange:
                 relay.close()
         return failure
 
-    def _relay(self, call: Call, strip_usage: bool, target: Target, flight: Flight) -> PlainRelay | StreamRelay:
+    def _relay(
+        self, call: Call, strip_usage: bool, target: Target, flight: Flight
+    ) -> PlainRelay | StreamRelay:
         if not call.stream:
             return PlainRelay(flight, target.explain, self._surface, self._held, self._clock)
         reader: Callable[[Classify], StreamReader] = lambda classify: self._surface.stream_reader(  # noqa: E731 - one use

@@ -1,7 +1,7 @@
 """The way of a call, on one page. Whoever acquires releases: each scope spans what happens inside it.
 
-    server -> api -> Gateway.handle -> admission -> (cache) -> flight -> exchange -> relay -> downstream
-                          `------------- ledger: always, exactly once -------------'
+server -> api -> Gateway.handle -> admission -> (cache) -> flight -> exchange -> relay -> downstream
+                      `------------- ledger: always, exactly once -------------'
 """
 
 import asyncio

@@ -82,7 +82,9 @@ class Relay:
         if fault is not Fault.KIMI_NETWORK_TIMEOUT:
             return Failure(fault, reach, detail=ended.detail)
         seconds = float(getattr(timeouts, ended.phase.value))
-        return Failure(fault, reach, phase=ended.phase.value, timeout_ms=round(seconds * 1000), detail=ended.detail)
+        return Failure(
+            fault, reach, phase=ended.phase.value, timeout_ms=round(seconds * 1000), detail=ended.detail
+        )
 
     def _classify(self, status: int, body: bytes) -> Fault:
         return self._explain(status, self.headers, body).fault
@@ -91,7 +93,9 @@ class Relay:
 class PlainRelay(Relay):
     """Holds a plain answer whole."""
 
-    def __init__(self, flight: Flight, explain: Explain, surface: Surface, held: Held, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, flight: Flight, explain: Explain, surface: Surface, held: Held, clock: Callable[[], float]
+    ) -> None:
         super().__init__(flight, explain)
         self.answer: Answer | None = None
         self._surface = surface
@@ -233,12 +237,12 @@ class StreamRelay(Relay):
 
     def _not_a_stream(self) -> Failure:
         explained = self._explain(200, self.headers, self.body) if b'"error"' in self.body else None
-        return explained or Failure(Fault.KIMI_BAD_RESPONSE, Reach.HEAD, detail="a stream was asked for, none came")
+        return explained or Failure(
+            Fault.KIMI_BAD_RESPONSE, Reach.HEAD, detail="a stream was asked for, none came"
+        )
 
     def _broken(self, failure: Failure) -> Failure:
         return replace(failure, reach=self._reach(Reach.HEAD))
 
     def _reach(self, least: Reach) -> Reach:
         return Reach.EVENTS if self.passed else least
-
-

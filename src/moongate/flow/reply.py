@@ -8,7 +8,9 @@ from moongate.core.faults import Failure
 from moongate.core.surface import Surface
 from moongate.flow.downstream import Downstream, Head
 
-_STREAM = b"Content-Type: text/event-stream; charset=utf-8\r\nCache-Control: no-store\r\nX-Accel-Buffering: no\r\n"
+_STREAM = (
+    b"Content-Type: text/event-stream; charset=utf-8\r\nCache-Control: no-store\r\nX-Accel-Buffering: no\r\n"
+)
 _JSON = b"Content-Type: application/json\r\n"
 
 

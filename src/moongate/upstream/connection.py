@@ -21,6 +21,8 @@ MOST_HEAD: Final = 64 * 1024
 MOST_FIELDS: Final = 1000
 MOST_INTERIM: Final = 10
 _JOINED_WRITE: Final = 256 * 1024
+_SWITCHING: Final = 101
+_FIRST_FINAL: Final = 200
 _WATCHED: Final = frozenset((b"content-length", b"transfer-encoding", b"content-encoding"))
 
 
@@ -50,6 +52,9 @@ class Keeper(Protocol):
 
     def forget(self, connection: "Connection") -> None:
         """It is closed or about to be; called once."""
+
+    def bury(self, connection: "Connection") -> None:
+        """Its socket is closed; called once, after `forget`."""
 
 
 class Connection(asyncio.Protocol):
@@ -272,6 +277,7 @@ class Connection(asyncio.Protocol):
         if not self.is_gone:
             self.is_gone = True
             self._keeper.forget(self)
+        self._keeper.bury(self)
         del self._parser  # breaks the cycle with its callbacks
         exchange = self._exchange
         if exchange is None or exchange.is_over or self._stage is _WHOLE:
@@ -334,9 +340,9 @@ class Connection(asyncio.Protocol):
         status = self._parser.get_status_code()
         self._version = version = self._parser.get_http_version()
         fields, self._fields = self._fields, []
-        if version not in ("1.1", "1.0") or not 100 <= status <= 599 or status == 101:
+        if version not in ("1.1", "1.0") or not 100 <= status <= 599 or status == _SWITCHING:
             raise BadAnswerError(f"HTTP/{version} {status}")
-        if status < 200:
+        if status < _FIRST_FINAL:
             self._interim += 1
             if self._interim > MOST_INTERIM:
                 raise BadAnswerError(f"more than {MOST_INTERIM} interim answers")

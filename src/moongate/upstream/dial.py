@@ -79,11 +79,11 @@ async def dial(
             server_hostname=origin.server_name or origin.host,
             ssl_handshake_timeout=_HANDSHAKE_CEILING,
         )
-        if secure is None:
-            raise ConnectionResetError(errno.ECONNRESET, "closed in the handshake")
     except BaseException:
         transport.abort()
         raise
+    if secure is None:
+        raise ConnectionResetError(errno.ECONNRESET, "closed in the handshake")
     connection.secure(secure)
     return connection
 

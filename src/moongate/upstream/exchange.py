@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from moongate.core.faults import Fault, Reach
 from moongate.upstream.transport import Ended, Outbound, Phase, Sink
@@ -42,7 +42,7 @@ class Exchange:
     """
 
     carrier: Carrier | None = None
-    dialing: "asyncio.Future[object] | None" = None
+    dialing: "asyncio.Future[Any] | None" = None
     phase = Phase.CONNECT
     reach = Reach.NOTHING_SENT
     is_over = False
@@ -68,8 +68,7 @@ class Exchange:
         self.sink = sink
         self._future = future
         self._clock = clock
-        ends = now + outbound.timeouts.total
-        self.ends = ends if ends < outbound.deadline else outbound.deadline
+        self.ends = min(now + outbound.timeouts.total, outbound.deadline)
         self.due = self.ends
 
     @property
@@ -85,8 +84,7 @@ class Exchange:
         self._arm(self._clock(), float(getattr(self.outbound.timeouts, phase)))
 
     def _arm(self, now: float, seconds: float) -> None:
-        due = now + seconds
-        self.due = due if due < self.ends else self.ends
+        self.due = min(now + seconds, self.ends)
 
     def note_sent(self) -> None:
         """Note that the kernel has accepted the whole request; a head that came early counts for more."""

@@ -39,6 +39,8 @@ class Http1:
         self._connections: set[Connection] = set()
         self._dials: set[asyncio.Task[Connection]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
+        self._closing: set[Connection] = set()
+        self._all_closed: asyncio.Future[None] | None = None
         self._is_closed = False
 
     @property
@@ -87,14 +89,16 @@ class Http1:
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
+        self._waiting.clear()
         for exchange in list(self._exchanges):
             exchange.fail(Fault.GATEWAY_DRAINING)
         for connection in list(self._connections):
             connection.close()
         if self._dials:
             await asyncio.wait(list(self._dials))
-        await asyncio.sleep(0)  # the loop closes aborted sockets in its next turn
-        await asyncio.sleep(0)
+        if self._closing:
+            self._all_closed = asyncio.get_running_loop().create_future()
+            await self._all_closed
 
     # -- slots --
 
@@ -178,7 +182,14 @@ class Http1:
         self._connections.discard(connection)
         with suppress(ValueError):
             self._idle.remove(connection)
+        self._closing.add(connection)
         self._admit()
+
+    def bury(self, connection: Connection) -> None:
+        """Let `close` go on once the last socket is closed."""
+        self._closing.discard(connection)
+        if not self._closing and self._all_closed is not None and not self._all_closed.done():
+            self._all_closed.set_result(None)
 
     # -- time --
 

@@ -1,0 +1,90 @@
+"""A scripted upstream that speaks in whole answers, whichever protocol carries them.
+
+The contract of a transport is tested against `Voice`; each protocol brings a server that makes voices.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from moongate.upstream.transport import Transport
+from tests.upstream.client import pool
+from tests.upstream.raw import Peer, RawServer
+
+
+class Voice(Protocol):
+    """One exchange, seen from the server."""
+
+    async def request(self) -> bytes:
+        """The body of the request, once it is whole."""
+
+    async def head(self, status: int = 200, *headers: tuple[str, str]) -> None:
+        """Begin an answer of unknown length."""
+
+    async def piece(self, data: bytes) -> None:
+        """Send body bytes now."""
+
+    async def end(self) -> None:
+        """Finish the answer cleanly."""
+
+    def reset(self) -> None:
+        """Break off hard."""
+
+    async def left(self) -> None:
+        """Wait until the client has given the exchange up."""
+
+
+Speech = Callable[[Voice], Awaitable[None]]
+
+
+class Protocoled(Protocol):
+    """One protocol: a server that speaks it, and the transport under test."""
+
+    def server(self, speech: Speech) -> AbstractAsyncContextManager[int]:
+        """Serve each exchange with this speech; gives the port."""
+
+    def transport(self, port: int, **settings: object) -> AbstractAsyncContextManager[Transport]:
+        """The transport to that port, checked to be at rest afterwards."""
+
+
+@dataclass
+class Http1Voice:
+    """Speaks HTTP/1.1, in chunks."""
+
+    peer: Peer
+
+    async def request(self) -> bytes:
+        return (await self.peer.request())[1]
+
+    async def head(self, status: int = 200, *headers: tuple[str, str]) -> None:
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
+        await self.peer.send(f"HTTP/1.1 {status} Said\r\n{lines}Transfer-Encoding: chunked\r\n\r\n".encode())
+
+    async def piece(self, data: bytes) -> None:
+        await self.peer.send(b"%x\r\n%b\r\n" % (len(data), data))
+
+    async def end(self) -> None:
+        await self.peer.send(b"0\r\n\r\n")
+
+    def reset(self) -> None:
+        self.peer.reset()
+
+    async def left(self) -> None:
+        await self.peer.gone()
+
+
+class Http1Protocol:
+    """HTTP/1.1 over plain TCP; a connection serves one exchange after the other."""
+
+    @asynccontextmanager
+    async def server(self, speech: Speech) -> AsyncIterator[int]:
+        async def script(peer: Peer) -> None:
+            while True:
+                await speech(Http1Voice(peer))
+
+        async with RawServer(script) as server:
+            yield server.port
+
+    def transport(self, port: int, **settings: object) -> AbstractAsyncContextManager[Transport]:
+        return pool(port, **settings)
