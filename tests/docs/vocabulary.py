@@ -4,7 +4,7 @@ import ast
 import importlib
 import importlib.util
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from moongate.core.faults import FACTS
@@ -14,6 +14,8 @@ METRIC = re.compile(r"moongate_[a-z0-9]+(?:_[a-z0-9]+)+")
 HEADER = re.compile(
     r"(?:x-[a-z0-9-]*[a-z0-9]|cache-status|proxy-status|idempotent-replayed|retry-after)", re.IGNORECASE
 )
+
+NO_HEADERS = {"x-gzip"}  # a content coding
 
 
 class Part(NamedTuple):
@@ -47,47 +49,32 @@ def metrics() -> set[str]:
 
 def headers() -> set[str]:
     """Every header of ours, in lower case; they stand in literals alone or as `Name: value`."""
-    return {name.lower() for text in constants() if HEADER.fullmatch(name := text.partition(":")[0].strip())}
+    names = (text.partition(":")[0].strip().lower() for text in constants())
+    return {name for name in names if HEADER.fullmatch(name)} - NO_HEADERS
 
 
 def settings() -> set[str]:
-    """Dotted paths of all settings; `*` stands for the name that an operator gives."""
-    if importlib.util.find_spec("moongate.core.settings") is None:
+    """Paths of all settings as the catalogue writes them: `targets.*.url`, `routes.*.targets[].weight`."""
+    if importlib.util.find_spec("moongate.core.catalogue") is None:
         return set()
-    from pydantic import TypeAdapter  # noqa: PLC0415 - only wanted where there are settings
-
-    module = importlib.import_module("moongate.core.settings")
-    schema = TypeAdapter(module.Settings).json_schema()
-    return set(paths(schema, schema.get("$defs", {}), ""))
-
-
-def paths(schema: Mapping[str, Any], definitions: Mapping[str, Any], prefix: str) -> Iterator[str]:
-    """The leaves of a JSON Schema as dotted paths."""
-    if "$ref" in schema:
-        schema = definitions[schema["$ref"].rpartition("/")[2]]
-    inner = [
-        *((f"{prefix}.{name}".lstrip("."), below) for name, below in schema.get("properties", {}).items()),
-        *(
-            (f"{prefix}.*", schema[key])
-            for key in ("additionalProperties",)
-            if isinstance(schema.get(key), dict)
-        ),
-        *((prefix, below) for key in ("anyOf", "oneOf", "allOf") for below in schema.get(key, [])),
-        *((prefix, schema[key]) for key in ("items",) if isinstance(schema.get(key), dict)),
-    ]
-    found = {path for place, below in inner for path in paths(below, definitions, place)}
-    yield from found or {prefix}
+    every = importlib.import_module("moongate.core.catalogue").every_setting()
+    return {path for path, setting in every if not setting.within}
 
 
 def verbs() -> set[str]:
-    """Every command of the command line, `keys add` and the like included."""
-    if importlib.util.find_spec("moongate.cli") is None:
+    """Every command of the command line, `keys add` and the like included, but for what only moongate itself runs."""
+    if importlib.util.find_spec("moongate.commands") is None:
         return set()
     import typer  # noqa: PLC0415 - only wanted where there is a command line
 
-    module = importlib.import_module("moongate.cli")
-    apps = [value for value in vars(module).values() if isinstance(value, typer.Typer)]
-    return {verb for app in apps for verb in commands(typer.main.get_command(app), "")}
+    servers = set(importlib.import_module("moongate.cli")._SERVERS) - {"worker"}
+    app = importlib.import_module("moongate.commands").app
+    return servers | set(commands(typer.main.get_command(app), ""))
+
+
+def flags() -> set[str]:
+    """Every flag of `serve`."""
+    return {flag for flag, _, _ in importlib.import_module("moongate.cli").FLAGS}
 
 
 def commands(command: Any, prefix: str) -> Iterator[str]:
@@ -103,5 +90,5 @@ PARTS = [
     Part("metrics.md", metrics),
     Part("headers.md", headers),
     Part("settings.md", settings),
-    Part("cli.md", verbs),
+    Part("cli.md", lambda: verbs() | flags()),
 ]

@@ -239,7 +239,10 @@ class House:
 
     def call(self, *, stream: bool = False, route: str = "kimi-k2.5", seconds: float = 600.0) -> Call:
         flag = b"true" if stream else b"false"
-        body = b'{"model":"kimi-k2.5","messages":[{"role":"user","content":"hi"}],"stream":%b}' % flag
+        body = b'{"model":"%b","messages":[{"role":"user","content":"hi"}],"stream":%b}' % (
+            model.encode(),
+            flag,
+        )
         now = self.world.clock()
         call_id = self.world.new_id()
         return Call(

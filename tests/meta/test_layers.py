@@ -21,6 +21,7 @@ ROOMS = {
     "moongate.store": ("store", 2),
     "moongate.upstream": ("upstream", 2),
     "moongate.ops": ("ops", 4),
+    "moongate.ops.health": ("health", 2),
     "moongate.ops.metrics": ("metrics", 2),
     "moongate.flow": ("flow", 3),
     "moongate.edge": ("edge", 4),
@@ -87,12 +88,20 @@ def test_the_simulator_shares_nothing_with_what_it_judges() -> None:
     assert not shared
 
 
+def takes_no_time(call: ast.Call) -> bool:
+    """Whether this is `asyncio.sleep(0)`, which only lets others run."""
+    first = call.args[0] if call.args else None
+    return dotted(call.func) == "asyncio.sleep" and isinstance(first, ast.Constant) and first.value == 0
+
+
 def clocks_and_dice(path: Path) -> Iterator[str]:
     for line, target in imports(path):
         if target.split(".")[0] in DICE_AND_CLOCKS:
             yield show(path, line, f"imports {target}; ask the World")
-    for node in ast.walk(tree(path)):
-        if not isinstance(node, ast.Attribute):
+    nodes = list(ast.walk(tree(path)))
+    yielding = {node.func for node in nodes if isinstance(node, ast.Call) and takes_no_time(node)}
+    for node in nodes:
+        if not isinstance(node, ast.Attribute) or node in yielding:
             continue
         name = dotted(node)
         if ".".join(name.split(".")[-2:]) in READINGS or (name.endswith(".time") and "loop" in name):

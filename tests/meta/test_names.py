@@ -24,8 +24,9 @@ BANNED = re.compile(
     )$""",
     re.VERBOSE,
 )
-# statuses that are hardly ever anything else; 200 and 500 are, so those count only beside the word
-TELLING = {int(status) for status in HTTPStatus if status > 300} - {500} | {499, 529}
+# statuses that are hardly ever anything else; round ones often are, so those count only beside the word
+ROUND = {400, 500}
+TELLING = {int(status) for status in HTTPStatus if status > 300} - ROUND | {499, 529}
 # who may write statuses as numbers: the tables, the HTTP server, the simulated provider, the providers' rules
 WITH_STATUSES = ("core/faults.py", "core/wire.py", "edge/", "sim/", "upstream/dialects")
 
@@ -74,8 +75,10 @@ def beside_the_word(node: ast.AST) -> list[ast.expr]:
 
 
 def statuses(path: Path) -> Iterator[str]:
+    source = path.read_text(encoding="utf-8")
     for node in ast.walk(tree(path)):
-        if is_int(node, TELLING) or any(is_int(n, {200, 204, 500}) for n in beside_the_word(node)):
+        round_ones = any(is_int(side, ROUND) for side in beside_the_word(node))
+        if round_ones or (is_int(node, TELLING) and (ast.get_source_segment(source, node) or "").isdecimal()):
             yield f"{relative(path)}:{getattr(node, 'lineno', 0)}: a status as a number"
 
 

@@ -18,7 +18,7 @@ PINNED = re.compile(r"^([a-z0-9.-]+)==(\S+)", re.MULTILINE)
 HOSTS = re.compile(
     r"(127\.0\.0\.1|localhost|\[::1\]|[\w.-]*example(\.\w+)?|[\w.-]*\.(invalid|test)"
     r"|[\w.-]*(moonshot|kimi)\.(cn|ai|com)|www\.apache\.org|www\.rfc-editor\.org|json-schema\.org"
-    r"|github\.com|docs\.python\.org|[A-Z_{}$%]+|\.\.\.|host|upstream|target|kimi|moongate)"
+    r"|github\.com|docs\.python\.org|\{.*\}|[A-Z_$%]+|\.\.\.|up|host|upstream|target|kimi|moongate)"
 )
 PLACE = re.compile(r"(?<![\w.$}{/])/(?:home|root|work|Users|opt)/\w+")
 
@@ -77,7 +77,7 @@ def test_no_file_knows_the_machine_it_was_written_on(path: Path) -> None:
 @pytest.mark.parametrize("path", texts(), ids=relative)
 def test_links_lead_only_where_they_may(path: Path) -> None:
     text = path.read_text("utf-8", errors="replace")
-    hosts = re.findall(r"\bhttps?://([^/\s:?#\"'`)>\]\\,]+|\[::1\])", text)
+    hosts = re.findall(r"\bhttps?://(\[::1\]|\{[^}]*\}|[^/\s:;?#\"'`)>\]\\,]+)", text)
     assert [host for host in hosts if not HOSTS.fullmatch(host)] == []
 
 
