@@ -32,6 +32,7 @@ from moongate.ops.health import Trusted, plain_address
 from moongate.ops.metrics import CallMetrics, Row
 from moongate.store.control import Control
 from moongate.store.journal import Journal
+from moongate.upstream.dialects_requests import EDITS
 from moongate.upstream.target import Target
 from moongate.upstream.transport import Timeouts
 from moongate.world import World
@@ -50,7 +51,7 @@ class App:
         owner = world.new_id()
         trusted = Trusted(settings.edge.trusted)
         self._settings = settings
-        self._measured = CallMetrics(settings.routes, settings.targets)
+        self._measured = CallMetrics(settings.routes, settings.targets, EDITS)
         self._journal = Journal.open(
             Path(settings.state) / "journal",
             owner,
@@ -64,9 +65,7 @@ class App:
         views = [self._measured.observe] if self._log is None else [self._measured.observe, self._log.write]
         held = Held(settings.edge.held_bytes)
         surface = ChatCompletions()
-        self._targets = {
-            name: Target.build(name, target, settings, world) for name, target in settings.targets.items()
-        }
+        self._targets = {name: Target.build(name, settings, world) for name in settings.targets}
         self._admission = Admission(settings.max_concurrent_requests)
         day = datetime.fromtimestamp(world.wall(), UTC).date()
         self._gateway = Gateway(
@@ -111,7 +110,10 @@ class App:
         control = Control.from_json(document)
         self._api.keys = {
             digest: Principal(
-                entry.id, entry.tenant, None if entry.routes is None else frozenset(entry.routes)
+                entry.id,
+                entry.tenant,
+                None if entry.routes is None else frozenset(entry.routes),
+                loopback_only=entry.demo,
             )
             for digest, entry in control.keys.items()
             if entry.revoked is None

@@ -42,7 +42,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def serve(argv: Sequence[str]) -> int:
     """Run the gateway until it is told to end."""
-    parser = argparse.ArgumentParser(prog="moongate serve", description="Run the gateway until told to end (SIGTERM).")
+    parser = argparse.ArgumentParser(
+        prog="moongate serve", description="Run the gateway until told to end (SIGTERM)."
+    )
     parser.add_argument("-c", "--config", metavar="FILE", help="settings in YAML; none is needed")
     parser.add_argument(
         "--embedded",
@@ -52,7 +54,11 @@ def serve(argv: Sequence[str]) -> int:
     for flag, shape, text in FLAGS:
         parser.add_argument(flag, metavar=shape, help=text)
     given = parser.parse_args(argv)
-    flags = {flag: value for flag, _, _ in FLAGS if (value := getattr(given, flag[2:].replace("-", "_"))) is not None}
+    flags = {
+        flag: value
+        for flag, _, _ in FLAGS
+        if (value := getattr(given, flag[2:].replace("-", "_"))) is not None
+    }
     try:
         with ExitStack() as stack:
             if given.embedded:
@@ -91,13 +97,19 @@ def _supervise(config: str | None, flags: Mapping[str, str], *, demo: bool) -> i
     folder = Folder(state / "journal", state / "ledger.db")
     chores = [
         Chore("fold", 1.0, folder.fold),
-        Chore("retire", 3600.0, lambda: folder.retire(world.wall(), segment_days=settings.ledger.segment_days, row_days=settings.ledger.row_days)),
+        Chore(
+            "retire",
+            3600.0,
+            lambda: folder.retire(
+                world.wall(), segment_days=settings.ledger.segment_days, row_days=settings.ledger.row_days
+            ),
+        ),
     ]
     return supervisor.run(settings, control, world, chores=chores)
 
 
 def _demo_key(control: "ControlStore", world: "World") -> str:
-    """This process's demo key; the same one after it re-executed itself, for callers keep it."""
+    """The demo key of this process; the same one after it re-executed itself, for callers keep it."""
     key = os.environ.get(_DEMO_KEY, "")
     if control.read().find(key, loopback=True) is None:
         key, _ = control.add_demo_key(world.new_secret(), now=world.wall(), who="moongate serve --embedded")
@@ -125,5 +137,8 @@ def _sim(argv: Sequence[str]) -> int:
     return simulated.main(argv) or 0
 
 
-_SERVERS: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {"serve": serve, "worker": _worker, "sim": _sim}
-
+_SERVERS: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {
+    "serve": serve,
+    "worker": _worker,
+    "sim": _sim,
+}

@@ -25,7 +25,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-keys = typer.Typer(no_args_is_help=True, help="Who may call: add, list and revoke keys. Running gateways follow at once.")
+keys = typer.Typer(
+    no_args_is_help=True, help="Who may call: add, list and revoke keys. Running gateways follow at once."
+)
 app.add_typer(keys, name="keys")
 
 State = Annotated[Path, typer.Option("--state", help="The gateway's state directory.", metavar="DIR")]
@@ -70,7 +72,9 @@ def version() -> None:
 def add_key(
     tenant: Annotated[str, typer.Option(help="Who pays for the calls made with this key.")],
     label: Annotated[str, typer.Option(help="What it is for; shown in lists.")] = "",
-    route: Annotated[list[str] | None, typer.Option(help="A route it may use; repeat for more. Default: all.")] = None,
+    route: Annotated[
+        list[str] | None, typer.Option(help="A route it may use; repeat for more. Default: all.")
+    ] = None,
     state: State = _STATE,
 ) -> None:
     """Make a key and print it: this once, for only its digest is kept."""

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +17,9 @@ from typing import Final
 KEY_VARIABLE: Final = "MOONSHOT_API_KEY"
 SIM_KEY: Final = "sk-sim"
 SIM_PORT: Final = 9000
+PACE: Final = ("--first-token", "0.2", "--tokens-per-second", "120")
+"""So that a stream is seen to stream."""
+
 _STARTED: Final = "MOONGATE_SIM_URL"
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -46,7 +48,7 @@ def simulated_kimi() -> Iterator[str]:
 
 
 def _start(port: int) -> "tuple[subprocess.Popen[bytes], str] | None":
-    command = [sys.executable, "-m", "moongate", "sim", "--port", str(port)]
+    command = [sys.executable, "-m", "moongate", "sim", "--port", str(port), *PACE]
     child = subprocess.Popen(  # noqa: S603 - our own command
         command,
         stdin=subprocess.DEVNULL,
@@ -71,16 +73,13 @@ def _end_with_parent() -> None:
 
 def announce(base: str, text: str, seconds: float = 30.0) -> None:
     """Print `text` once the gateway at `base` is ready; gives up silently when it never is. Returns at once."""
-
     pause = threading.Event()
 
     def wait() -> None:
         for _ in range(int(seconds / 0.05)):
-            with suppress(OSError, urllib.error.URLError):
-                with urllib.request.urlopen(f"{base}/readyz", timeout=1) as answer:  # noqa: S310 - our own address
-                    if answer.status == 200:
-                        print(text, flush=True)
-                        return
+            with suppress(OSError), urllib.request.urlopen(f"{base}/readyz", timeout=1):  # noqa: S310 - our own
+                print(text, flush=True)
+                return
             pause.wait(0.05)
 
     threading.Thread(target=wait, daemon=True).start()

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from moongate.core.addresses import Url
 from moongate.core.body import RawBody
 from moongate.core.call import Call, Principal
-from moongate.core.addresses import Url
 from moongate.core.chat import CHAT
 from moongate.core.faults import Fault, Reach
 from moongate.core.held import Held
@@ -175,6 +175,11 @@ class Play:
         self.cut_by.append((fault, detail))
         self._struck.set()
 
+    async def open_valve(self) -> None:
+        """Wait while the sink holds the exchange back."""
+        while self.paused and not self.cut_by:  # noqa: ASYNC110 - two reasons to go on, and time costs nothing here
+            await asyncio.sleep(0.01)
+
     async def until_cut(self) -> Ended:
         await self._struck.wait()
         fault, detail = self.cut_by[0]
@@ -217,7 +222,13 @@ class House:
         self.journal = Journal.open(self._journals, "owner", loop=loop)
         self.upstreams = {name: Scripted(played) for name, played in acts.items()}
         targets = {
-            name: Target(name, TargetSettings(Url("http", name, 80, "/v1")), ("X-Request-Id",), transport, self.world.wall)
+            name: Target(
+                name,
+                TargetSettings(Url("http", name, 80, "/v1")),
+                ("X-Request-Id",),
+                transport,
+                self.world.wall,
+            )
             for name, transport in self.upstreams.items()
         }
         admission = Admission(most)
@@ -239,10 +250,7 @@ class House:
 
     def call(self, *, stream: bool = False, route: str = "kimi-k2.5", seconds: float = 600.0) -> Call:
         flag = b"true" if stream else b"false"
-        body = b'{"model":"%b","messages":[{"role":"user","content":"hi"}],"stream":%b}' % (
-            model.encode(),
-            flag,
-        )
+        body = b'{"model":"kimi-k2.5","messages":[{"role":"user","content":"hi"}],"stream":%b}' % flag
         now = self.world.clock()
         call_id = self.world.new_id()
         return Call(
@@ -316,8 +324,7 @@ def streams(*chunks: bytes, fault: Fault | None = None, detail: str = "") -> Act
         play.sink.head(200, SSE)
         for data in chunks:
             await asyncio.sleep(0)
-            while play.paused and not play.cut_by:
-                await asyncio.sleep(0.01)
+            await play.open_valve()
             if play.cut_by:
                 return await play.until_cut()
             play.sink.data(data)

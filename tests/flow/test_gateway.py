@@ -179,7 +179,7 @@ def test_a_stream_that_just_stops_is_truncated_not_complete(tmp_path: Path) -> N
 
 
 def test_comments_alone_do_not_commit_to_a_status(tmp_path: Path) -> None:
-    def judge(house: House, client: Client) -> None:
+    def judge(_house: House, client: Client) -> None:
         assert client.status == 504
         assert client.head is not None
         assert b"json" in client.head.headers
@@ -207,9 +207,7 @@ def test_upstream_that_lingers_after_done_holds_the_record_a_second_and_the_clie
     played(story)
 
 
-def leaving(
-    folder: Path, act: Act, when: Callable[[Client], Coroutine[Any, Any, None]], **ask: Any
-) -> House:
+def leaving(folder: Path, act: Act, when: Callable[[Client], Coroutine[Any, Any, None]], **ask: Any) -> House:
     found: list[House] = []
 
     async def story() -> None:
@@ -360,7 +358,7 @@ def test_an_unwritable_journal_stops_the_call_before_anything_is_sent(tmp_path: 
 
 
 def test_memory_for_answers_is_bounded_and_given_back(tmp_path: Path) -> None:
-    def judge(house: House, client: Client) -> None:
+    def judge(_house: House, client: Client) -> None:
         assert (client.status, error_of(client.body)["code"]) == (503, "gateway_overloaded")
 
     async def act(play: Any) -> Any:

@@ -71,7 +71,15 @@ class Gateway:
 
     def launch(self) -> subprocess.Popen[bytes]:
         """One more supervisor process."""
-        command = [sys.executable, "-W", "error", "-m", "tests.processes.toy", "serve", json.dumps(self.given)]
+        command = [
+            sys.executable,
+            "-W",
+            "error",
+            "-m",
+            "tests.processes.toy",
+            "serve",
+            json.dumps(self.given),
+        ]
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(command, cwd=ROOT, stderr=log, stdout=log)
 

@@ -30,7 +30,12 @@ class Toy:
     """Answers GET requests: `/` says who serves, `/slow/N` takes N seconds, `/stall/N` holds the loop as long."""
 
     def __init__(self, settings: bytes, control: bytes, slot: int, world: World) -> None:
-        self.settings, self.control, self.slot, self.world = Settings.from_json(settings), control, slot, world
+        self.settings, self.control, self.slot, self.world = (
+            Settings.from_json(settings),
+            control,
+            slot,
+            world,
+        )
         if b"no start" in control:
             raise RuntimeError("told not to start")
         self.measured = CallMetrics(("toy",), ())

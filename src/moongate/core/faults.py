@@ -215,7 +215,7 @@ _NOT_RUN_UNTIL_SENT = {
 
 def _refused(upto_head: Next, after_events: Next = Next.RESUME) -> dict[Reach, tuple[Next, Settle]]:
     """Upstream's own word that it did not execute the call; once events came, it plainly had."""
-    row = {reach: (upto_head, Settle.RELEASED) for reach in Reach}
+    row = dict.fromkeys(Reach, (upto_head, Settle.RELEASED))
     row[Reach.EVENTS] = (after_events, Settle.ESTIMATED)
     return row
 
@@ -228,7 +228,7 @@ _FINAL = {
     Reach.EVENTS: (Next.NEVER, Settle.ESTIMATED),
 }
 _BAD_ANSWER = _NOT_RUN_UNTIL_SENT | {Reach.EVENTS: (Next.NEVER, Settle.ESTIMATED)}
-_REPORTED = {reach: (Next.NEVER, Settle.REPORTED) for reach in Reach} | {
+_REPORTED = dict.fromkeys(Reach, (Next.NEVER, Settle.REPORTED)) | {
     Reach.EVENTS: (Next.NEVER, Settle.ESTIMATED)
 }
 

@@ -14,8 +14,8 @@ import msgspec
 from moongate.core.body import RawBody
 from moongate.core.call import Call, Principal
 from moongate.core.faults import FailedError, Failure, Fault, refuse
-from moongate.core.surface import Surface
 from moongate.core.heads import RequestHead
+from moongate.core.surface import Surface
 from moongate.flow.downstream import Downstream, Head
 from moongate.flow.gateway import Gateway
 from moongate.flow.reply import failure_lines

@@ -77,7 +77,7 @@ class Exchange:
                 ended = self._struck(relay.opened, flight.cut_by)
             try:
                 failure = relay.verdict(ended, timeouts)
-                entry.settle(attempt, began, ended, failure, relay, target)
+                entry.settle(attempt, ended, failure, relay, target=target, began=began)
             finally:
                 relay.close()
         return failure

@@ -73,7 +73,7 @@ class Flight:
             failure = error.failure
         except asyncio.CancelledError:
             failure = Failure(self.cut_by or Fault.GATEWAY_DRAINING)
-        except Exception:
+        except Exception:  # noqa: BLE001 - a call must end and be recorded even when we erred
             _log.exception("a flight failed by an error of the gateway's own")
             failure = Failure(Fault.GATEWAY_ERROR, Reach.SENT)
         for listener in self.listeners:

@@ -84,7 +84,7 @@ class Gateway:
         self._draining = True
 
     async def drained(self, grace: float) -> int:
-        """Wait at most `grace` seconds for the calls under way, then end the rest honestly; returns how many those were."""
+        """Wait at most `grace` seconds for the calls under way, then end the rest honestly; return their number."""
         landings = [flight.landed for flight in self.flights.live]
         if not landings:
             return 0

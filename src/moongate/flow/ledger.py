@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from types import TracebackType
+from typing import Self
 
 from moongate.core.call import Call, Usage
 from moongate.core.estimate import estimate
@@ -73,7 +74,7 @@ class Entry:
             owner=ledger.owner,
         )
 
-    def __enter__(self) -> "Entry":
+    def __enter__(self) -> Self:
         self._ledger.open_calls += 1
         return self
 
@@ -113,11 +114,12 @@ class Entry:
     def settle(
         self,
         attempt: AttemptRecord,
-        began: float,
         ended: Ended,
         failure: Failure | None,
         relay: PlainRelay | StreamRelay,
+        *,
         target: Target,
+        began: float,
     ) -> None:
         """Write into the attempt how it ended; `began` is the monotonic second of its start."""
         attempt.connected, attempt.sent = _since(began, ended.connected_at), _since(began, ended.sent_at)

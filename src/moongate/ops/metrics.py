@@ -107,7 +107,9 @@ FAMILIES: Final[tuple[Family, ...]] = (
         "Workers started in place of one that ended while the gateway did not.",
         ("slot",),
     ),
-    Family("moongate_upstream_up", _G, "1 if a target is well by its last check or calls, else 0.", ("target",)),
+    Family(
+        "moongate_upstream_up", _G, "1 if a target is well by its last check or calls, else 0.", ("target",)
+    ),
     Family("moongate_build_info", _G, "Always 1; the labels say what runs.", ("version", "python"), "max"),
 )
 BY_NAME: Final[Mapping[str, Family]] = {family.name: family for family in FAMILIES}

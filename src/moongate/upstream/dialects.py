@@ -86,7 +86,9 @@ _MOONSHOT_ERRORS: Final = (
         Fault.KIMI_RATE_LIMIT_BURST, _RATE, message=_text(r"\bRPM\b|\bOrganization Rate limit exceeded\b")
     ),
     Pattern(
-        Fault.KIMI_QUOTA_MONTHLY, statuses=frozenset({403}), message=_text(r"usage limit for this billing cycle")
+        Fault.KIMI_QUOTA_MONTHLY,
+        statuses=frozenset({403}),
+        message=_text(r"usage limit for this billing cycle"),
     ),
     Pattern(Fault.KIMI_QUOTA_MONTHLY, statuses=frozenset({402})),
     Pattern(Fault.KIMI_AUTH_FAILED, _of("invalid_authentication_error", "incorrect_api_key_error")),
@@ -108,7 +110,11 @@ _OPENAI_ERRORS: Final = (
 
 _SELF_HOSTED_ERRORS: Final = (
     # SGLang answers 503 and vLLM's front 429 when their queues are full
-    Pattern(Fault.KIMI_ENGINE_OVERLOADED, statuses=frozenset({429, 503}), message=_text(r"queue is full|overloaded")),
+    Pattern(
+        Fault.KIMI_ENGINE_OVERLOADED,
+        statuses=frozenset({429, 503}),
+        message=_text(r"queue is full|overloaded"),
+    ),
     Pattern(Fault.KIMI_MODEL_GONE, _of("NotFoundError"), frozenset({404})),
 )
 

@@ -22,13 +22,19 @@ _DAY: Final = 24 * _HOUR
 _IDS: Final = re.compile(r"\b(?:org|ak|proj|sk|key|user|uid)-[\w-]+", re.IGNORECASE)
 # `<ak-...>` names a key; `<At path 'properties.x': ...>` of a refused tool schema is what the developer must read
 _IN_BRACKETS: Final = re.compile(r"<(?!At path\b)[^<>]*>", re.IGNORECASE)
-_ACCOUNT: Final = re.compile(r"\b(account|organization|project)(:?\s+)(?=\S*\d|\S*[/<]|\S+\s+(?:is|/))(?!is\b)\S+")
+_ACCOUNT: Final = re.compile(
+    r"\b(account|organization|project)(:?\s+)(?=\S*\d|\S*[/<]|\S+\s+(?:is|/))(?!is\b)\S+"
+)
 _LONG_HEX: Final = re.compile(r"\b[0-9a-f]{24,}\b", re.IGNORECASE)
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _AFTER_SECONDS: Final = re.compile(r"\bafter (\d+(?:\.\d+)?) ?s(?:ec(?:ond)?s?)?\b", re.IGNORECASE)
 _CLOCKED: Final = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+)ms)?")
 _WAITS: Final = (b"retry-after", b"x-retry-after", b"msh-cooldown-seconds")
-_REMAINING: Final = (b"x-ratelimit-remaining", b"x-ratelimit-remaining-requests", b"x-ratelimit-remaining-tokens")
+_REMAINING: Final = (
+    b"x-ratelimit-remaining",
+    b"x-ratelimit-remaining-requests",
+    b"x-ratelimit-remaining-tokens",
+)
 _RESET: Final = b"-reset"
 _REMAINS: Final = b"-remaining"
 _EPOCH_FROM: Final = 1e9

@@ -10,6 +10,19 @@ from moongate.core.body import RawBody
 from moongate.core.wire import header_line
 from moongate.upstream.dialects import Dialect
 
+EDITS: Final = frozenset(
+    (
+        "model",
+        "thinking",
+        "stream_options.include_usage",
+        "temperature",
+        "top_p",
+        "presence_penalty",
+        "frequency_penalty",
+    )
+)
+"""Every edit that a request may get, by the name that records, headers and metrics give it."""
+
 AGENT: Final = b"moongate"
 MAY_PASS: Final = frozenset((b"traceparent", b"tracestate"))
 """Headers of the caller's that may go on, lower case; whatever else the caller sent stays here."""
@@ -99,6 +112,28 @@ def is_thinking_off(dialect: Dialect, body: RawBody) -> bool:
     except (msgspec.DecodeError, RecursionError):
         return False
     return isinstance(read, dict) and all(read.get(name) == value for name, value in wanted.items())
+
+
+def switch_thinking(dialect: Dialect, body: RawBody) -> bool:
+    """Turn Kimi's `thinking` member into the dialect's own switch, where it has another. Says whether anything changed.
+
+    Self-hosted models take `chat_template_kwargs` and ignore the member (KIMI.md section 12). Whatever else the client
+    put into those stays.
+    """
+    given = body.part("thinking") if dialect.thinking_off and dialect.thinking_off[0] != "thinking" else None
+    kind = given.text("type") if given is not None else None
+    switch = {"disabled": dialect.thinking_off, "enabled": dialect.thinking_on}.get(kind or "")
+    if switch is None:
+        return False
+    member, wanted = switch
+    held = body.part(member)
+    if held is None:
+        body.edit(member, wanted)
+    else:
+        for name, value in RawBody(wanted).items():
+            held.edit(name, value)
+        body.edit(member, held.data)
+    return body.edit("thinking", None)
 
 
 def _number(raw: bytes) -> float | None:

@@ -1,28 +1,114 @@
-"""One target: where it is, how it speaks, with which key; and what a call becomes on its way there."""
+"""One target ready to be asked: transport, credential, dialect, and what a call becomes on its way there."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
 
+from moongate.core.body import RawBody
 from moongate.core.call import Call
 from moongate.core.faults import Failure
 from moongate.core.routing import Candidate
 from moongate.core.settings import Settings
 from moongate.core.settings import Target as TargetSettings
-from moongate.upstream.dialects import DIALECTS, Dialect
+from moongate.upstream.dialects import DIALECTS
 from moongate.upstream.dialects_errors import classify, provider_ids
-from moongate.upstream.dialects_requests import ask_for_usage, drop_pinned, outbound_headers
+from moongate.upstream.dialects_requests import ask_for_usage, drop_pinned, outbound_headers, switch_thinking
 from moongate.upstream.http1 import Http1
 from moongate.upstream.origin import Origin
 from moongate.upstream.transport import Headers, Outbound, Timeouts, Transport
 from moongate.world import World
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Prepared:
-    """A call made ready for one target. `edits`: what was changed in it; `strip_usage`: we asked, the client did not."""
+    """A call as one target will get it.
+
+    `edits` names every change to the client's body; `strip_usage`: we ask for the usage chunk, the client did not.
+    """
 
     outbound: Outbound
     edits: list[str]
     strip_usage: bool
+
+
+class Target:
+    """One provider endpoint with its credential. `wall` gives seconds since 1970, for dates in its headers."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: TargetSettings,
+        id_headers: tuple[str, ...],
+        transport: Transport,
+        wall: Callable[[], float],
+    ) -> None:
+        self.name = name
+        self.currency = "CNY" if settings.url.host.endswith(".cn") else "USD"
+        self.transport = transport
+        self._wall = wall
+        self._dialect = DIALECTS[settings.dialect]
+        self._path = f"{settings.url.path}/chat/completions".encode("ascii")
+        self._key = "" if settings.key is None else settings.key.text
+        self._id_headers = id_headers
+
+    @classmethod
+    def build(cls, name: str, settings: Settings, world: World) -> "Target":
+        """Make the named target with a transport of its own; its CA file is read now."""
+        made = settings.targets[name]
+        url = made.url
+        origin = Origin(
+            url.host,
+            url.port,
+            url.secure,
+            made.server_name or "",
+            made.ca_file or "",
+            made.connections,
+            made.idle_connections,
+            made.idle_seconds,
+        )
+        transport = Http1(origin, world.clock)
+        return cls(name, made, settings.request_id.upstream_headers, transport, world.wall)
+
+    def prepare(self, call: Call, candidate: Candidate, timeouts: Timeouts) -> Prepared:
+        """What goes out for this call: the client's very bytes unless one of the closed list of edits is due.
+
+        Raises FailedError for a member that cannot be read.
+        """
+        edits: list[str] = []
+        body, strip_usage = call.body, False
+        if candidate.model != call.model or not self._passes_as_it_is(call):
+            body = call.body.copy()
+            edits, strip_usage = self._edit(body, call, candidate.model)
+        headers = outbound_headers(self._dialect, self._key, call.request_id, self._id_headers)
+        outbound = Outbound(b"POST", self._path, headers, body.data, timeouts, call.deadline)
+        return Prepared(outbound, edits, strip_usage)
+
+    def _passes_as_it_is(self, call: Call) -> bool:
+        """Whether no member is there that this dialect would want otherwise; most calls to Kimi are such."""
+        dialect, body = self._dialect, call.body
+        if call.stream and not dialect.reports_usage:
+            return False
+        if any(pin.member in body for pin in dialect.pinned):
+            return False
+        return "thinking" not in body
+
+    def _edit(self, body: RawBody, call: Call, model: str) -> tuple[list[str], bool]:
+        edits: list[str] = []
+        if body.edit("model", msgspec.json.encode(model)):
+            edits.append("model")
+        edits += drop_pinned(self._dialect, model, body)
+        if switch_thinking(self._dialect, body):
+            edits.append("thinking")
+        asked = call.stream and ask_for_usage(self._dialect, body)
+        if asked:
+            edits.append("stream_options.include_usage")
+        return edits, asked
+
+    def explain(self, status: int, headers: Headers, body: bytes) -> Failure:
+        """What an answer means that is not a good 200."""
+        return classify(self._dialect, status, headers, body, self._wall())
+
+    def provider_ids(self, headers: Headers) -> tuple[str, str]:
+        """The provider's request id and trace id, empty where it gave none."""
+        return provider_ids(self._dialect, headers)
