@@ -70,7 +70,7 @@ def version() -> None:
 
 @keys.command("add")
 def add_key(
-    tenant: Annotated[str, typer.Option(help="Who pays for the calls made with this key.")],
+    tenant: Annotated[str, typer.Argument(help="Who pays for the calls made with this key.")],
     label: Annotated[str, typer.Option(help="What it is for; shown in lists.")] = "",
     route: Annotated[
         list[str] | None, typer.Option(help="A route it may use; repeat for more. Default: all.")
