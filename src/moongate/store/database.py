@@ -11,8 +11,10 @@ from pathlib import Path
 
 def is_corrupt(error: sqlite3.Error) -> bool:
     """Whether this error says that the file's content is damaged, not that it is locked or full."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    code = getattr(error, "sqlite_errorcode", 0)
+    if code == sqlite3.SQLITE_IOERR_SHORT_READ:  # the file ends where it must not
+        return True
+    return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def _inode(path: Path) -> int:

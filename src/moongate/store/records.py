@@ -96,7 +96,8 @@ class Folder:
 
     def tally(self, now: float) -> Tally:
         """The counts that `core.ledger.broken_invariants` judges; `now` in wall-clock seconds."""
-        return self._ask(lambda db: view.tally(db, now, self._dead(owners.segments(self._directory))))
+        dead = self._dead(owners.segments(self._directory))  # who dies later may rightly have open calls
+        return self._ask(lambda db: view.tally(db, now, dead))
 
     def retire(self, now: float, *, segment_days: float = 7.0, row_days: float = 400.0) -> int:
         """Delete folded segments not written since `segment_days`, and ended calls older than `row_days`.

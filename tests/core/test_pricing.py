@@ -1,0 +1,127 @@
+"""Prices hold from a day on, sums are exact integers, and what is not known is not free."""
+
+from datetime import UTC, date, datetime
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moongate.core.call import Usage
+from moongate.core.pricing import MILLION, PRICES, PriceRow, PriceTable, cost
+
+
+def at(day: str) -> float:
+    """The first second of a day in UTC."""
+    return datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()
+
+
+TABLE = PriceTable(PRICES)
+NOV = at("2026-11-30")
+ROW = PriceRow("m", "USD", "2026-01-01", hit=100_000, miss=600_000, output=3_000_000)
+K3 = TABLE.row("kimi-k3", "USD", NOV)
+COUNTS = st.integers(0, 2_000_000)
+
+
+@pytest.mark.parametrize(
+    ("model", "currency", "usage", "micro"),
+    [
+        ("kimi-k2.5", "USD", Usage(input=1_000_000), 600_000),
+        ("kimi-k2.5", "USD", Usage(input=1_000_000, cached=1_000_000), 100_000),
+        ("kimi-k2.5", "USD", Usage(output=1_000_000), 3_000_000),
+        ("kimi-k2.5", "CNY", Usage(1_000_000, 1_000_000), 25_000_000),
+        ("kimi-k2.6", "USD", Usage(93, 54, cached=93, reasoning=38), 231),  # 14.88 + 216
+        ("kimi-k2.6", "CNY", Usage(1000, 100), 9_200),
+        ("kimi-k2.7-code", "USD", Usage(100, 10, cached=50), 97),  # 9.5 + 47.5 + 40
+        ("kimi-k2.7-code-highspeed", "CNY", Usage(10, 10), 670),
+        ("kimi-k3", "CNY", Usage(10, 10, cached=5), 1_110),
+        ("kimi-k3", "USD", Usage(1000, 0, cache_write=1000), 3_000),
+        ("kimi-k3.1-pro", "USD", Usage(10, 10), 120),
+        ("kimi-k3.1-pro-highspeed", "USD", Usage(100, 100, cached=50), 2_210),
+        ("kimi-k2-thinking", "CNY", Usage(100, 100), 2_000),
+        ("kimi-k2-thinking-turbo", "USD", Usage(100, 100), 915),
+        ("moonshot-v1-8k", "USD", Usage(1000, 1000, cached=500), 2_200),
+        ("moonshot-v1-128k", "USD", Usage(10, 10), 70),
+    ],
+)
+def test_list_prices(model: str, currency: str, usage: Usage, micro: int) -> None:
+    assert cost(usage, TABLE.row(model, currency, NOV)) == micro
+
+
+def test_a_price_that_is_not_known_is_none_and_not_zero() -> None:
+    assert TABLE.row("gpt-4o", "USD", NOV) is None
+    assert TABLE.row("kimi-k3.1-pro", "CNY", NOV) is None
+    assert TABLE.row("kimi-k3", "USD", at("2026-08-31")) is None, "not known before its first day"
+    assert cost(Usage(1, 1), None) is None
+    assert cost(Usage(), ROW) == 0
+
+
+def test_a_row_holds_from_its_first_second_to_the_next_rows() -> None:
+    later = PriceRow("m", "USD", "2026-06-01", 1, 2, 3)
+    table = PriceTable([later, ROW, PriceRow("m", "CNY", "2026-01-01", 7, 8, 9)])
+    start, change = at("2026-01-01"), at("2026-06-01")
+    assert table.row("m", "USD", start - 0.001) is None
+    assert table.row("m", "USD", start) == ROW
+    assert table.row("m", "USD", change - 0.001) == ROW
+    assert table.row("m", "USD", change) == later
+    assert table.row("m", "USD", change + 1e9) == later
+
+
+def test_an_operators_own_row_wins() -> None:
+    own = PriceRow("kimi-k2.6", "USD", "2026-09-01", 1, 2, 3)
+    assert PriceTable([*PRICES, own]).row("kimi-k2.6", "USD", NOV) == own
+
+
+def test_cache_writes_for_an_hour_have_their_own_price_or_none() -> None:
+    written = Usage(1000, 0, cache_write=400)
+    assert cost(written, K3, hour_cache=True) == 400 * 6 + 600 * 3
+    assert cost(written, TABLE.row("kimi-k3", "CNY", NOV), hour_cache=True) is None
+    assert cost(Usage(1000, 0), ROW, hour_cache=True) == 600, "nothing written, nothing unknown"
+    assert cost(written, ROW) == 600, "where writes are not charged apart they are misses"
+
+
+def test_reasoning_may_have_its_own_price() -> None:
+    row = PriceRow("m", "USD", "2026-01-01", 0, 0, 2 * MILLION, reasoning=5 * MILLION)
+    assert cost(Usage(0, 10, reasoning=4), row) == 6 * 2 + 4 * 5
+
+
+@pytest.mark.parametrize(("tokens", "micro"), [(1, 0), (4, 0), (5, 1), (14, 1), (15, 2)])
+def test_it_is_rounded_once_and_half_up(tokens: int, micro: int) -> None:
+    assert cost(Usage(tokens, 0, cached=tokens), ROW) == micro  # a tenth of a millionth each
+
+
+@given(COUNTS, COUNTS, COUNTS, COUNTS, COUNTS)
+def test_the_price_is_the_exact_sum_by_kind(
+    miss: int, hit: int, write: int, answer: int, thought: int
+) -> None:
+    usage = Usage(miss + hit + write, answer + thought, hit, thought, write)
+    row = PriceRow("m", "USD", "2026-01-01", 100_001, 600_003, 3_000_007, 700_009, None, 2_000_011)
+    exact = miss * 600_003 + hit * 100_001 + write * 700_009 + answer * 3_000_007 + thought * 2_000_011
+    micro = cost(usage, row)
+    assert micro is not None
+    assert Fraction(-1, 2) < micro - Fraction(exact, MILLION) <= Fraction(1, 2)
+
+
+ANY = st.integers(-(10**6), 10**6)
+
+
+@given(ANY, ANY, ANY, ANY, ANY)
+def test_counts_that_contradict_themselves_never_pay_back(
+    whole: int, out: int, hit: int, thought: int, write: int
+) -> None:
+    micro = cost(Usage(whole, out, hit, thought, write), ROW)
+    assert micro is not None
+    assert 0 <= micro <= max(whole, 0) + max(out, 0) * 3, "never more than all at the dearest price"
+
+
+@pytest.mark.parametrize("row", PRICES, ids=lambda row: row.id)
+def test_every_row_is_plausible(row: PriceRow) -> None:
+    assert date(2025, 1, 1) < date.fromisoformat(row.since) <= date(2026, 11, 30)
+    assert 0 < row.hit <= row.miss < row.output
+    assert row.currency in {"USD", "CNY"}
+    assert row.origin
+    assert row.id == f"{row.model}/{row.currency}/{row.since}"
+
+
+def test_row_names_are_unique() -> None:
+    assert len({row.id for row in PRICES}) == len(PRICES)
