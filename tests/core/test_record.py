@@ -103,7 +103,7 @@ ATTEMPT_FIELDS = [
 WHOLE = st.integers(0, 2**62)
 SECONDS = st.floats(allow_nan=False, allow_infinity=False)
 STRATEGIES: dict[Any, st.SearchStrategy[Any]] = {
-    str: st.text(st.characters(exclude_categories=("Cs",)), max_size=20),
+    str: st.text(st.characters(codec="utf-8"), max_size=20),
     int: WHOLE,
     float: SECONDS,
     bool: st.booleans(),
@@ -155,6 +155,17 @@ def test_other_bytes_are_no_record(payload: bytes) -> None:
         decode(payload)
     with pytest.raises(RecordError):
         decode_owner(payload)
+
+
+def test_odd_values_never_cost_the_record() -> None:
+    attempt = AttemptRecord("c-1", input=10**30, detail="lone \ud800", output=-(10**30), started=1.5)
+    record = decode(encode(CallRecord("c", user="\udfff", edits=["\ud800"], attempts=[attempt], stream=True)))
+    assert (record.user, record.edits, record.stream) == ("?", ["?"], True)
+    assert record.attempts[0].input == 2**63 - 1
+    assert record.attempts[0].output == -(2**63 - 1)
+    assert record.attempts[0].detail == "lone ?"
+    assert record.attempts[0].started == 1.5
+    assert record.billed_micro is None
 
 
 def test_a_header_is_read_back() -> None:

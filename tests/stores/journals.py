@@ -1,5 +1,6 @@
 """What the tests of journal and view share: reading journals back, and a process that writes one until it is killed."""
 
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,8 +14,10 @@ from moongate.core.record import AttemptRecord, CallRecord, Outcome, TokensSourc
 from moongate.store import frames, owners
 from moongate.store.frames import Frame, Kind
 from moongate.store.journal import Journal
+from moongate.store.records import Folder
 
 OWNER: Final = "0193e0f0a1b2c3d4e5f60718293a"
+LATER: Final = "0193e0f0ffffffffffffffffffff"
 
 
 def frames_of(directory: Path, owner: str = OWNER) -> list[Frame]:
@@ -99,3 +102,21 @@ def start_writer(directory: Path, owner: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-c", command, str(directory), owner], stdout=subprocess.PIPE, text=True, cwd=root
     )
+
+
+def rows(path: Path, query: str) -> list[tuple[object, ...]]:
+    db = sqlite3.connect(path)
+    try:
+        return db.execute(query).fetchall()
+    finally:
+        db.close()
+
+
+def only(folder: Folder, name: str) -> CallRecord:
+    found = folder.find(name)
+    assert len(found) == 1, f"{name}: {len(found)} rows"
+    return found[0]
+
+
+def last_segment(directory: Path, owner: str = OWNER) -> Path:
+    return owners.segments(directory)[owner][-1].path

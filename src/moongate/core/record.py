@@ -8,7 +8,7 @@ Anything else is a new `FORMAT`, which every journal segment names in its header
 """
 
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -53,6 +53,9 @@ CRASHED: Final = "gateway_crash"
 
 NEVER: Final = -1.0
 """An offset or a duration for a point that was not reached."""
+
+
+_LARGEST: Final = (1 << 63) - 1
 
 
 class RecordError(ValueError):
@@ -184,8 +187,26 @@ _encoder: Final = msgspec.msgpack.Encoder()
 _call_decoder: Final = msgspec.msgpack.Decoder(CallRecord)
 _owner_decoder: Final = msgspec.msgpack.Decoder(OwnerRecord)
 
-encode: Final = _encoder.encode
-"""The bytes of a `CallRecord` or an `OwnerRecord`."""
+
+def encode(record: CallRecord | OwnerRecord) -> bytes:
+    """The bytes of a record. Never fails: text that is no Unicode and integers beyond 64 bits are bent to fit."""
+    try:
+        return _encoder.encode(record)
+    except (UnicodeEncodeError, OverflowError):
+        return _encoder.encode(_bent(record))
+
+
+def _bent(value: Any) -> Any:
+    """The same record as plain lists, each value as near as the format can hold it."""
+    if isinstance(value, msgspec.Struct):
+        return [_bent(field) for field in msgspec.structs.astuple(value)]
+    if isinstance(value, list):
+        return [_bent(one) for one in value]
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if type(value) is int:
+        return max(-_LARGEST, min(value, _LARGEST))
+    return value
 
 
 def decode(payload: bytes) -> CallRecord:
