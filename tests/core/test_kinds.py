@@ -74,6 +74,8 @@ def test_what_is_written_becomes_its_value(kind: Kind, written: object, value: o
         (Seconds(), 0, "0 is too short", "write more than 0"),
         (Seconds(), "0s", '"0s" is too short', "write more than 0"),
         (Seconds(zero=True), -1, "-1 is too short", "write 0 or more"),
+        (Seconds(), "367d", '"367d" is too long', "a year"),
+        (Seconds(), 10**400, "is too long", "a year"),
         (Share(), 1.1, "1.1 is not a share", "write a number from 0 to 1"),
         (Share(), -0.1, "-0.1 is not a share", "write a number from 0 to 1"),
         (Share(), True, "true is not a share", "write a number from 0 to 1"),
@@ -135,5 +137,9 @@ def test_a_kind_takes_a_value_or_says_what_is_wrong(value: object, kind: Kind) -
     try:
         kind.parse(value)
     except WrongError as error:
-        assert error.problem
-        assert error.mend
+        said = (error.problem, error.mend)
+        assert not kind.takes(value)
+    else:
+        said = ("nothing", "to mend")
+        assert kind.takes(value)
+    assert all(said)

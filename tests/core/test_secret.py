@@ -6,7 +6,7 @@ from moongate.core.secret import Reference, Referred, Secret, is_reference, refe
 
 def test_a_secret_shows_itself_only_when_asked_for_its_text() -> None:
     secret = Secret("sk-planted")
-    shown = f"{secret} {secret!r} {secret!s} {[secret]} {{'key': {secret}}} %s" % secret  # noqa: UP031 - shows it too
+    shown = f"{secret} {secret!r} {secret!s} {[secret]} {{'key': {secret}}} %s" % secret
     assert "planted" not in shown
     assert "***" in shown
     assert secret.text == "sk-planted"

@@ -35,6 +35,10 @@ def disagreements(settings: Settings, targets: Collection[str] | None) -> Iterat
     """
     yield from _sizes(settings)
     yield from _processes(settings)
+    if targets is not None and not targets:
+        yield Disagreement(
+            ("targets",), "there are none", "write one, or leave it out for Moonshot's platform"
+        )
     for name, target in settings.targets.items():
         yield from _target(("targets", name), target)
     if not settings.routes:
@@ -93,7 +97,7 @@ def _route(path: Path, route: Route, targets: Collection[str] | None) -> Iterato
     seen: set[tuple[str, str]] = set()
     for at, place in enumerate(route.targets):
         here = (*path, "targets", at)
-        if targets is not None and place.target not in targets:
+        if targets and place.target not in targets:
             problem = f'there is no target "{place.target}"'
             yield Disagreement(here, problem, known_instead(place.target, list(targets)))
         if (place.target, place.model) in seen:

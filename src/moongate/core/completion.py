@@ -5,7 +5,7 @@ from typing import Final
 
 from moongate.core.catalogue import Setting, all_settings
 from moongate.core.models import MOONSHOT_HOSTS
-from moongate.core.settings import PRESETS, model_routes
+from moongate.core.settings import NAME, PATH, PRESETS, Settings, model_routes
 
 Values = dict[str, object]
 
@@ -50,15 +50,19 @@ def _pruned(value: object, setting: Setting) -> object:
 
 
 def completed(values: Values) -> Values:
-    """The same with every default that depends on others. A wrong shape is left for the check to find."""
-    values = {"run": f"{values.get('state', './.moongate')}/run"} | values
+    """The same with every default that depends on others. What is wrong is left alone, and nothing follows it."""
+    state = values.get("state", Settings().state)
+    if PATH.takes(state):
+        values.setdefault("run", f"{state}/run")
     targets = values.get("targets")
-    names = list(targets) if isinstance(targets, dict) else []
-    values.setdefault(
-        "routes", {name: {"targets": list(names), **route} for name, route in model_routes().items()}
-    )
+    names = [name for name in targets if NAME.takes(name)] if isinstance(targets, dict) else []
+    if names:
+        values.setdefault(
+            "routes", {name: {"targets": list(names), **r} for name, r in model_routes().items()}
+        )
     for name, target in _entries(values, "targets"):
-        target.setdefault("account", name)
+        if NAME.takes(name):
+            target.setdefault("account", name)
         target.setdefault(
             "dialect", "moonshot" if host_of(target.get("url")) in MOONSHOT_HOSTS else "generic"
         )
@@ -68,7 +72,8 @@ def completed(values: Values) -> Values:
 
 
 def _complete_route(name: str, route: Values, targets: Values) -> None:
-    route.setdefault("model", name)
+    if NAME.takes(name):
+        route.setdefault("model", name)
     timeouts = route.get("timeouts")
     if isinstance(timeouts, dict) and isinstance(preset := timeouts.get("preset"), str):
         route["timeouts"] = {**PRESETS.get(preset, {}), **timeouts}
@@ -80,7 +85,8 @@ def _complete_route(name: str, route: Values, targets: Values) -> None:
         if isinstance(leg, dict):
             target = targets.get(str(leg.get("target")))
             own = target.get("model") if isinstance(target, dict) else None
-            places[at] = {"model": own or route["model"], **leg}
+            model = route.get("model") if own is None else own
+            places[at] = {"model": model, **leg} if NAME.takes(model) else leg
 
 
 def _entries(values: Values, part: str) -> Iterator[tuple[str, Values]]:

@@ -53,7 +53,8 @@ def with_flags(page: Written, flags: Mapping[str, str]) -> None:
             if not isinstance(below, dict):
                 below = within[str(step)] = {}
             within = below
-        within[str(path[-1])] = value if FLAGS[name].text else scalar(value)
+        number = None if FLAGS[name].text else scalar(value)
+        within[str(path[-1])] = value if number is None else number
         page.places[path] = page.keys[path] = Place(name)
 
 

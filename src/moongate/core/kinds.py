@@ -36,6 +36,14 @@ class Kind:
         """The checked value; raises `WrongError`."""
         raise NotImplementedError
 
+    def takes(self, value: object) -> bool:
+        """Whether `parse` would return."""
+        try:
+            self.parse(value)
+        except WrongError:
+            return False
+        return True
+
     def schema(self) -> dict[str, object]:
         """The JSON Schema of what may be written."""
         raise NotImplementedError
@@ -116,6 +124,7 @@ class Bytes(Kind):
 
 
 _SPANS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_LONGEST: Final = 366 * 86400
 _SPAN: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(ms|s|m|h|d)")
 
 
@@ -139,6 +148,8 @@ class Seconds(Kind):
             raise WrongError(
                 f"{shown(value)} is too short", "write 0 or more" if self.zero else "write more than 0"
             )
+        if span > _LONGEST:
+            raise WrongError(f"{shown(value)} is too long", "write a year (366d) at most")
         return float(span)
 
     def schema(self) -> dict[str, object]:

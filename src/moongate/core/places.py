@@ -20,8 +20,8 @@ MOST_VALUES: Final = 100_000
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG: Final = "tag:yaml.org,2002:"
 _TAGS: Final = frozenset({"null", "bool", "int", "float", "str", "timestamp", "value", "merge"})
-_WHOLE: Final = re.compile(r"[-+]?(?:0|[1-9][0-9_]*)|0x[0-9a-fA-F]+")
-_DECIMAL: Final = re.compile(r"[-+]?[0-9]+\.[0-9]+(?:[eE][-+]?[0-9]+)?")
+_WHOLE: Final = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17}(?:_[0-9]{1,18}){0,9})|0x[0-9a-fA-F]{1,16}")
+_DECIMAL: Final = re.compile(r"[-+]?[0-9]{1,18}\.[0-9]{1,18}(?:[eE][-+]?[0-9]{1,2})?")
 
 
 @dataclass(slots=True)
@@ -68,7 +68,8 @@ class Written:
         return any(path[: len(gone)] == gone[: len(path)] for gone in self.dropped)
 
     def add(self, path: Path, problem: str, mend: str, *, at_key: bool = False) -> None:
-        """Note a mistake at a path: at its value, or at its key."""
+        """Note a mistake at a path into the values as they are now: at its value, or at its key."""
+        path = self.as_written(path)
         place = self.keys.get(path) if at_key else None
         self.mistakes.append(Mistake(place or self.place(path), dotted(path), problem, mend))
 
@@ -134,7 +135,7 @@ class _Reader:
         for key, value in node.value:
             if key.tag == _TAG + "merge":
                 for base in value.value if isinstance(value, yaml.SequenceNode) else (value,):
-                    values |= self._merged(base, path)
+                    values = self._merged(base, path) | values
             elif isinstance(key, yaml.ScalarNode):
                 own.append((key.value, key, value))
             else:
@@ -143,6 +144,7 @@ class _Reader:
                     place, dotted(path), "a key is not a word", "write settings as `name: value`"
                 )
                 self._page.mistakes.append(mistake)
+        self._page.places[path] = _place(self._page.origin, node)
         seen: dict[str, int] = {}
         for name, key, value in own:
             place = _place(self._page.origin, key)

@@ -19,7 +19,7 @@ from moongate.core.mistakes import Path, SettingsError
 from moongate.core.models import MOONSHOT_HOSTS
 from moongate.core.places import Written, matches, written
 from moongate.core.secret import Reference, Secret, is_reference, reference
-from moongate.core.settings import Settings
+from moongate.core.settings import NAME, Route, Settings
 from moongate.core.verdict import checked
 
 ReadEnv = Callable[[str], str | None]
@@ -59,16 +59,20 @@ def load(
     for path, reason in list(not_yet(page.values)):
         page.add(path, f"not yet: {reason}", "leave it out", at_key=True)
         page.drop(path)
+    for path in list(_strays(page.values, ())):
+        page.add(path, "a reference means something in a secret only", "write the value itself")
+        page.drop(path)
     page.values = completed(without_nulls(page.values))
     targets = page.values["targets"]
-    names = list(targets) if isinstance(targets, dict) else None
+    names = list(targets) if isinstance(targets, dict) and all(map(NAME.takes, targets)) else None
     _resolve(page, read_env, read_file, of_default=of_default)
     settings = checked(page)
     _open_authorities(page, settings, read_file)
     for each in disagreements(settings, names):
-        path = page.as_written(each.path)
-        if not page.is_dropped(path) and not (each.other and page.is_dropped(each.other)):
-            page.add(path, each.problem, each.mend)
+        if not page.is_dropped(page.as_written(each.path)) and not (
+            each.other and page.is_dropped(each.other)
+        ):
+            page.add(each.path, each.problem, each.mend)
     if page.mistakes:
         raise SettingsError(page.mistakes)
     return settings
@@ -79,17 +83,23 @@ def check(text: str, *, origin: str, read_env: ReadEnv, read_file: ReadFile) -> 
     try:
         settings = load(text, origin=origin, read_env=read_env, read_file=read_file)
     except SettingsError as error:
-        count = len(error.mistakes)
-        return [*map(str, error.mistakes), f"{count} mistake{'s' if count > 1 else ''}"], 1
-    routes = [
-        f"  {name} -> {', '.join(t.target for t in route.targets)}" for name, route in settings.routes.items()
-    ]
-    head = f"{origin}: good: {len(settings.targets)} targets, {len(settings.routes)} routes"
-    return [head, *routes], 0
+        return [*map(str, error.mistakes), _counted(len(error.mistakes), "mistake")], 1
+    targets = _counted(len(settings.targets), "target")
+    head = f"{origin}: good, {targets}, {_counted(len(settings.routes), 'route')}"
+    return [head, *(_shown(name, route) for name, route in settings.routes.items())], 0
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def _shown(name: str, route: Route) -> str:
+    aliases = f" ({', '.join(route.aliases)})" if route.aliases else ""
+    return f"  {name}{aliases} -> {', '.join(leg.target for leg in route.targets)}"
 
 
 def _resolve(page: Written, read_env: ReadEnv, read_file: ReadFile, *, of_default: bool) -> None:
-    """Put secrets in place of their references; refuse references anywhere else."""
+    """Put secrets in place of their references."""
     for path, value in list(matches(page.values, ("targets", "*", "key"))):
         target: Any = page.values["targets"]
         try:
@@ -99,9 +109,6 @@ def _resolve(page: Written, read_env: ReadEnv, read_file: ReadFile, *, of_defaul
             if not elsewhere:
                 page.add(path, error.problem, _NO_KEY if of_default else error.mend)
             page.drop(path)
-    for path in list(_strays(page.values, ())):
-        page.add(path, "a reference means something in a secret only", "write the value itself")
-        page.drop(path)
 
 
 def _fetched(where: Reference, read_env: ReadEnv, read_file: ReadFile) -> str:
@@ -132,7 +139,8 @@ def _why(error: OSError | UnicodeError) -> str:
 def _strays(value: object, path: Path) -> Iterator[Path]:
     """Where references stand that are not secrets, last ones first."""
     if is_reference(value):
-        yield path
+        if (path[0], *path[2:]) != ("targets", "key"):
+            yield path
     elif isinstance(value, dict):
         for name, below in value.items():
             yield from _strays(below, (*path, name))

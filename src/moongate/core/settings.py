@@ -17,7 +17,7 @@ from moongate.core.models import NEVER_RETIRED
 from moongate.core.secret import Referred, Secret
 
 _HEADER = Text(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", "write a header name such as X-Request-Id", "header name")
-_PATH = Text(word="path")
+PATH = Text(word="path")
 _DATA: Final = Address("127.0.0.1", 8080)
 _ADMIN: Final = Address("127.0.0.1", 8081)
 NAME = Text(
@@ -134,7 +134,7 @@ class Target(Section):
         Note("The model id this target knows, whatever the route asks for; null: the route's."),
     ] = None
     ca_file: Annotated[
-        str | None, _PATH, Note("PEM file of the authorities to trust instead of the system's; https only.")
+        str | None, PATH, Note("PEM file of the authorities to trust instead of the system's; https only.")
     ] = None
     server_name: Annotated[
         str | None, NAME, Note("Name for SNI and certificate instead of the URL's host; https only.")
@@ -241,7 +241,7 @@ class Ledger(Section):
 class Log(Section):
     """The access log: JSON lines, a view of the ledger's records."""
 
-    access: Annotated[str, _PATH, Note("`-`: standard output; `off`: none; else the path of a file.")] = "-"
+    access: Annotated[str, PATH, Note("`-`: standard output; `off`: none; else the path of a file.")] = "-"
     sample: Annotated[
         float, Share(), Note("Share of the successes that are logged, by call id; failures always are.")
     ] = 0.1
@@ -289,9 +289,9 @@ class Settings(Section):
     listen: Annotated[Address, Listening(), Note("Where the data plane answers.")] = _DATA
     workers: Annotated[int, Whole(1, 64), Note("Worker processes; fixed while the supervisor lives.")] = 1
     state: Annotated[
-        str, _PATH, Note("Directory of journals, databases and secrets; made with mode 0700.")
+        str, PATH, Note("Directory of journals, databases and secrets; made with mode 0700.")
     ] = "./.moongate"
-    run: Annotated[str, _PATH, Note("Directory of Unix sockets. Default: `run` in the state directory.")] = (
+    run: Annotated[str, PATH, Note("Directory of Unix sockets. Default: `run` in the state directory.")] = (
         "./.moongate/run"
     )
     admin: Admin = field(default_factory=Admin)
