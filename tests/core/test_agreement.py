@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -50,7 +51,8 @@ def test_paths_of_sockets_are_short() -> None:
 
 @pytest.mark.parametrize("name", ["ca_file", "server_name"])
 def test_what_is_for_tls_needs_https(name: str) -> None:
-    plain = replace(Target(Url("http", "h", 80, "")), **{name: "x"})
+    changes: dict[str, Any] = {name: "x"}
+    plain = replace(Target(Url("http", "h", 80, "")), **changes)
     (one,) = said(replace(GOOD, targets=dict(GOOD.targets) | {"p": plain}))
     assert (one.path, one.other) == (("targets", "p", name), ("targets", "p", "url"))
     secure = replace(plain, url=Url("https", "h", 443, ""))

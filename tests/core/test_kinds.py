@@ -1,6 +1,9 @@
+from typing import Annotated
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
 
 from moongate.core.kinds import Bytes, Kind, OneOf, Seconds, Share, Switch, Text, Whole, WrongError, shown
 
@@ -117,6 +120,13 @@ def test_a_kind_that_is_none_says_so() -> None:
         Kind().parse(1)
     with pytest.raises(NotImplementedError):
         Kind().schema()
+
+
+def test_pydantic_meets_a_kind_beside_a_type() -> None:
+    adapter = TypeAdapter(Annotated[int, Bytes(1)])
+    assert adapter.validate_python("2KB") == 2048
+    with pytest.raises(ValidationError, match="is not a size"):
+        adapter.validate_python("2XB")
 
 
 def test_values_are_shown_short_and_as_the_file_writes_them() -> None:

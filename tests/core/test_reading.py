@@ -192,7 +192,7 @@ def test_flags_override_the_file_and_their_mistakes_name_them() -> None:
 
 @pytest.mark.parametrize("flag", ["cache_capacity", "redis_url", "kimi_max_gpu_concurrency"])
 def test_flags_of_parts_to_come_are_refused(flag: str) -> None:
-    (said,) = refused("", **{flag: "1"})
+    (said,) = refused("", ENV, **{flag: "1"})
     assert ": not yet: " in said
 
 
