@@ -17,7 +17,7 @@ PACED: Final[list[Header]] = [
     (b"X-Retry-After", b"1"),
     (b"Msh-Cooldown-Seconds", b"1"),
 ]
-"""What comes with `rate_limit_reached_error`, and with nothing else. Always 1, however long the window needs."""
+"""What comes with `rate_limit_reached_error` alone. Always 1, however long the window needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,7 @@ class Window:
 
 
 class PrefixCache:
-    """Which prompt beginnings the provider has lately read, in steps of 256 tokens (1,024 bytes of the
-    prompt).
-    """
+    """Which prompt beginnings the provider has lately read, in steps of 256 tokens (1,024 bytes)."""
 
     STEP_TOKENS: Final = 256
     STEP_BYTES: Final = 1024
@@ -126,10 +124,10 @@ class Account:
     _day: Window = field(default_factory=lambda: Window(86_400.0))
 
     def admit(self, key_id: str, tokens: int, now: float) -> None:
-        """Let a request of that many tokens (prompt plus cap) in and hold a slot for it, or raise a
-        `Refusal`.
+        """Let a request in and hold a slot for it, or raise a `Refusal`.
 
-        All limits are looked at before any is charged. Whoever is admitted calls `leave` once.
+        `tokens` are prompt plus cap. All limits are looked at before any is charged. Who is admitted calls
+        `leave` once.
         """
         who, tier = f"{self.id}<{key_id}>", self.tier
         if self.suspended or (self.prepaid and self.balance_micro <= 0):
@@ -181,7 +179,7 @@ def suspended(who: str) -> Refusal:
 
 
 class Accounts:
-    """All accounts of the process. Without any, every key is good and belongs to one unlimited organisation."""
+    """All accounts. Without any, every key is good and belongs to one unlimited organisation."""
 
     def __init__(self, accounts: Iterable[Account] = ()) -> None:
         self.listed = list(accounts)

@@ -70,7 +70,7 @@ def decode(raw: bytes) -> Body:
 
 @dataclass(frozen=True, slots=True)
 class Steering:
-    """What the member `sim` asks of the simulator. Durations are seconds; None leaves the host's own setting."""
+    """What the member `sim` asks for. Durations are seconds; None leaves the host's own setting."""
 
     fault: Any = None
     params: dict[str, Any] = field(default_factory=dict)
@@ -180,9 +180,7 @@ def prompt_of(body: Body) -> bytes:
 
 
 def input_tokens(body: Body) -> int:
-    """Tokens of the prompt: a quarter of the bytes of each text, 4 a message, 256 an image, tools by their
-    JSON.
-    """
+    """Tokens of the prompt: bytes/4 of each text, 4 a message, 256 an image, bytes/4 of the tools' JSON."""
     total = 0
     for message in body.messages:
         total += _FRAME_TOKENS + count(text_of(message))

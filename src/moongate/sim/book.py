@@ -100,9 +100,7 @@ class Book:
             self._rows.popitem(last=False)
 
     def close(self, execution: Execution, how: str, now: float) -> None:
-        """Settle an execution: `how` is completed, aborted, or the fault's name. The second time does
-        nothing.
-        """
+        """Settle an execution once: `how` is completed, aborted, or the fault's name."""
         if execution.ended is not None:
             return
         execution.ended = now

@@ -161,7 +161,7 @@ def _calls(ask: Ask, key: int, words: str, *, canonical_ids: bool) -> list[ToolC
 
 
 def _wanted(ask: Ask, words: str, tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The tools to call: those steered to, the forced one, or those that the newest message, a user's, names."""
+    """The tools to call: those steered to, the forced one, or those that the newest user message names."""
     by_name = {str((tool.get("function") or {}).get("name")): tool for tool in tools}
     if ask.steer.tool_calls is not None:
         return [by_name[name] for name in ask.steer.tool_calls if name in by_name]

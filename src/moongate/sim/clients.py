@@ -1,8 +1,8 @@
 """Clients on plain sockets: they see every byte, and they behave as badly as a test needs.
 
-`Client` writes what it is told and reads strictly: an answer that is cut short raises `CutError` with what had come.
-The rest are habits: reading slowly, closing one half, leaving in the middle, sending ahead. All are async and bound
-to the running loop; times are seconds.
+`Client` writes what it is told and reads strictly: an answer that is cut short raises `CutError` with what
+had come. The rest are habits: reading slowly, closing one half, leaving in the middle, sending ahead. All are
+async and bound to the running loop; times are seconds.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ _LINGER_NONE: Final = struct.pack("ii", 1, 0)
 
 
 class CutError(Exception):
-    """The peer ended the connection inside an answer. `head` and `body` are what had come, `reset` how it ended."""
+    """The peer ended the connection inside an answer; `head` and `body` had come by then."""
 
     def __init__(self, *, head: "Head | None", body: bytes, reset: bool) -> None:
         super().__init__(f"cut {'by reset' if reset else 'cleanly'} after {len(body)} bytes of body")

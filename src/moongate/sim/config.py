@@ -1,6 +1,6 @@
 """What a simulator process is told at its start."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any, Final
@@ -40,7 +40,11 @@ class HostConfig:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The whole process. `script` is a document as `script.rules_from` takes it."""
+    """The whole process.
+
+    `script` is a document as `script.rules_from` takes it. `dns` has `port` and `records` of a name server; None
+    runs none.
+    """
 
     hosts: tuple[HostConfig, ...] = (HostConfig(),)
     seed: str = "moon"
@@ -49,8 +53,8 @@ class Config:
     script: Any = None
     keep_executions: int = 100_000
     tls_dir: Path | None = None
-    dns: Any = None
-    port_file: Path | None = field(default=None)
+    dns: dict[str, Any] | None = None
+    port_file: Path | None = None
 
 
 def hosts_from(listed: list[Any]) -> tuple[HostConfig, ...]:

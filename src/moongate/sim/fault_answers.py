@@ -34,16 +34,16 @@ def _limit(text: str) -> Change:
     return change
 
 
+_REACHED: Final = "Your account {who} request reached "
+_AGAIN: Final = ", please try again after 1 seconds"
 _WORDS: Final = {
-    "rate_limit_rpm": "Your account {who} request reached organization max RPM: {n}, please try again after 1 seconds",
-    "rate_limit_concurrency": "Your account {who} request reached organization max concurrency: {n}, "
-    "please try again after 1 seconds",
-    "rate_limit_tpm": "Your account {who} request reached organization TPM rate limit, current:{c}, limit:{n}",
-    "rate_limit_tpd": "Your account {who} request reached organization TPD rate limit, current:{c}, limit:{n}",
-    "rate_limit_organization": "Organization Rate limit exceeded, please try again after 1 seconds",
-    "rate_limit_concurrency_2025": "Your account {who} request reached max organization concurrency: {n}, "
-    "please try again after 1 seconds",
-    "rate_limit_project_tpm": "Your account {who} request reached project TPM rate limit, current: {c}, limit: {n}",
+    "rate_limit_rpm": _REACHED + "organization max RPM: {n}" + _AGAIN,
+    "rate_limit_concurrency": _REACHED + "organization max concurrency: {n}" + _AGAIN,
+    "rate_limit_tpm": _REACHED + "organization TPM rate limit, current:{c}, limit:{n}",
+    "rate_limit_tpd": _REACHED + "organization TPD rate limit, current:{c}, limit:{n}",
+    "rate_limit_organization": "Organization Rate limit exceeded" + _AGAIN,
+    "rate_limit_concurrency_2025": _REACHED + "max organization concurrency: {n}" + _AGAIN,
+    "rate_limit_project_tpm": _REACHED + "project TPM rate limit, current: {c}, limit: {n}",
 }
 _ROWS: Final = {"rate_limit_rpm": 11, "rate_limit_concurrency": 12, "rate_limit_concurrency_2025": 12}
 for _name, _text in _WORDS.items():
@@ -99,7 +99,8 @@ def _no_money(_: Reply, case: Case) -> Reply:
 @fault("quota_credit", row=14, runs=False)
 def _no_credit(_: Reply, case: Case) -> Reply:
     """429 exceeded_current_quota_error: the token quota is used up."""
-    message = f"You exceeded your current token quota: <{case.who.partition('<')[0]}> 0, please check your account balance"
+    name = case.who.partition("<")[0]
+    message = f"You exceeded your current token quota: <{name}> 0, please check your account balance"
     return refuse(429, "exceeded_current_quota_error", message)
 
 
@@ -108,8 +109,8 @@ def _inactive(_: Reply, case: Case) -> Reply:
     """403 exceeded_current_quota_error, as recorded in 2025-07."""
     name = case.who.partition("<")[0]
     message = (
-        f"Your account {name} is not active, organization <{name}> exceeded current quota, please check your plan "
-        "and billing details"
+        f"Your account {name} is not active, organization <{name}> exceeded current quota, "
+        "please check your plan and billing details"
     )
     return refuse(403, "exceeded_current_quota_error", message)
 

@@ -87,7 +87,7 @@ def _short(reply: Reply, case: Case) -> Reply:
 
 @fault("lying_content_length", row=22, bill=Bill.FULL)
 def _lying(reply: Reply, case: Case) -> Reply:
-    """Content-Length says `short` bytes less than are sent, 10 unless told; the rest hangs behind the answer."""
+    """Content-Length says `short` bytes less than are sent, 10 unless told; the rest comes behind."""
     whole_body(reply, lambda body: body)
     reply.framing = Framing.LENGTH
     reply.length -= case.whole("short", 10)

@@ -18,9 +18,7 @@ _ERROR: Final = {
 
 
 def position(items: list[Content], after: int) -> int:
-    """Where the event after `after` events with tokens begins; the first event, which has none, counts as
-    before.
-    """
+    """Where the event after `after` events with tokens begins; the opening event always stays."""
     seen = 0
     for index, (_, tokens) in enumerate(items):
         if seen >= after and index:
@@ -267,8 +265,7 @@ def _error_named(reply: Reply, case: Case) -> Reply:
 def _sliced(reply: Reply, size: int) -> Reply:
     items: list[Item] = []
     for data, tokens in contents(reply):
-        for at in range(0, len(data), size):
-            items.append((data[at : at + size], tokens if at == 0 else 0))
+        items += [(data[at : at + size], 0 if at else tokens) for at in range(0, len(data), size)]
     return put(reply, items)
 
 

@@ -71,7 +71,7 @@ CATALOGUE: Final[dict[str, Fault]] = {}
 def fault(
     *names: str, row: int = 0, runs: bool = True, breaks: bool = True, bill: Bill = Bill.SENT
 ) -> Callable[[Change], Change]:
-    """Enter a function into the catalogue under its names; its docstring's first line is what the docs say."""
+    """Enter a function into the catalogue under its names; its docstring is what the docs say."""
 
     def enter(change: Change) -> Change:
         about = (change.__doc__ or "").partition("\n")[0]
@@ -120,7 +120,7 @@ def parse(text: str) -> list[Spec]:
 
 
 def from_member(wanted: Any, params: dict[str, Any]) -> list[Spec]:
-    """Faults from a JSON member: the header form, an object with `name` and parameters, or a list of either."""
+    """Faults from a JSON member: the header form, an object with `name` and parameters, or a list of them."""
     if isinstance(wanted, str):
         specs = parse(wanted)
         return [Spec(one.fault, {**params, **one.params}) for one in specs]

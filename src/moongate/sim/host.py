@@ -18,6 +18,7 @@ from moongate.sim.ask import Ask, Body, decode
 from moongate.sim.book import Bill, Book, Execution
 from moongate.sim.chat import compose
 from moongate.sim.config import Config, HostConfig
+from moongate.sim.dns import NameServer
 from moongate.sim.faces import FACES, Face, Label, completion, error_body, events, usage_of
 from moongate.sim.faults import Case, Spec, UnknownFaultError, from_member, parse
 from moongate.sim.headers import Ids, platform_headers
@@ -58,6 +59,7 @@ class Sim:
         self.script = Script()
         self.requests: deque[tuple[int, str, Request]] = deque()
         self.hosts: list[Host] = []
+        self.names: NameServer | None = None
         self.ids = Ids(config.seed)
         self.seen = 0
         self._bytes = 0

@@ -93,7 +93,7 @@ MODELS: Final[tuple[Model, ...]] = (
 OPEN_WEIGHTS: Final = Model(
     "moonshotai/Kimi-K2.5", Family.K25, _K256, Thinking.SWITCH, _K256, date(2026, 1, 27)
 )
-"""K2.5 as vLLM and SGLang serve it: no platform switches it off, and output is capped by the context alone."""
+"""K2.5 as vLLM and SGLang serve it: nobody switches it off, and only the context caps its output."""
 
 
 def live(day: date) -> dict[str, Model]:

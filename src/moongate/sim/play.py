@@ -9,7 +9,9 @@ from moongate.sim.reply import Act, Do, Reply
 class Wire(Protocol):
     """The half of a transport that writes one answer."""
 
-    paused: bool
+    @property
+    def paused(self) -> bool:
+        """Whether the peer reads too slowly."""
 
     def head(self, reply: Reply) -> None:
         """Write status and headers."""
@@ -54,7 +56,7 @@ async def play(reply: Reply, wire: Wire, tally: Tally) -> bool:
     loop = asyncio.get_running_loop()
     start = loop.time()
     try:
-        return await _play(reply, wire, tally, start)
+        return await _Player(reply, wire, tally, start).run()
     except asyncio.CancelledError:
         if reply.whole and reply.per_token > 0:
             made = int((loop.time() - start - reply.first) / reply.per_token)
@@ -62,41 +64,62 @@ async def play(reply: Reply, wire: Wire, tally: Tally) -> bool:
         raise
 
 
-async def _play(reply: Reply, wire: Wire, tally: Tally, start: float) -> bool:
-    now = asyncio.get_running_loop().time
-    for act in reply.before:
-        if await perform(act, reply, wire):
-            return False
-    headless, ended = reply.whole, False
-    if not headless:
-        wire.head(reply)
-    made, per_token, first = 0, reply.per_token, start + reply.first
-    for item in reply.items:
-        if isinstance(item, Act):
-            headless = headless and item.do is not Do.HEAD
-            ended = ended or item.do is Do.END
-            if await perform(item, reply, wire):
+class _Player:
+    """Where a reply stands while it is sent."""
+
+    def __init__(self, reply: Reply, wire: Wire, tally: Tally, start: float) -> None:
+        self._reply = reply
+        self._wire = wire
+        self._tally = tally
+        self._first = start + reply.first
+        self._now = asyncio.get_running_loop().time
+        self._headless = True
+        self._ended = False
+
+    async def run(self) -> bool:
+        """Send everything; whether the message was ended as its framing asks."""
+        reply = self._reply
+        for act in reply.before:
+            if await perform(act, reply, self._wire):
                 return False
-            continue
-        data, tokens = item
-        wait = first + (made + tokens if headless else made) * per_token - now()
+        if not reply.whole:
+            self._head()
+        for item in reply.items:
+            if isinstance(item, Act):
+                if await self._act(item):
+                    return self._ended
+            else:
+                await self._content(*item)
+        self._head()
+        if not self._ended:
+            self._wire.end(reply)
+        return True
+
+    def _head(self) -> None:
+        if self._headless:
+            self._headless = False
+            self._wire.head(self._reply)
+
+    async def _act(self, act: Act) -> bool:
+        if act.do is Do.HEAD:
+            self._head()
+            return False
+        self._ended = self._ended or act.do is Do.END
+        return await perform(act, self._reply, self._wire)
+
+    async def _content(self, data: bytes, tokens: int) -> None:
+        reply, tally = self._reply, self._tally
+        made = tally.emitted + tokens if self._headless else tally.emitted
+        wait = self._first + made * reply.per_token - self._now()
         if wait > 0:
             await asyncio.sleep(wait)
-        if headless:
-            headless = False
-            wire.head(reply)
-        wire.data(data)
-        made += tokens
-        tally.emitted = made
+        self._head()
+        self._wire.data(data)
+        tally.emitted += tokens
         if reply.gap:
             await asyncio.sleep(reply.gap)
-        if wire.paused:
-            await wire.drain()
-    if headless:
-        wire.head(reply)
-    if not ended:
-        wire.end(reply)
-    return True
+        if self._wire.paused:
+            await self._wire.drain()
 
 
 def play_at_once(reply: Reply, wire: Wire, tally: Tally) -> bool:
@@ -119,8 +142,6 @@ async def perform(act: Act, reply: Reply, wire: Wire) -> bool:
         await asyncio.sleep(act.seconds)
     elif act.do is Do.RAW:
         wire.raw(act.data)
-    elif act.do is Do.HEAD:
-        wire.head(reply)
     elif act.do is Do.END:
         wire.end(reply)
     elif act.do is Do.DOOM:

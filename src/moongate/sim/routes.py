@@ -4,6 +4,7 @@ import base64
 import json
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
@@ -44,6 +45,8 @@ class Routes:
             ("GET", "/_sim/faults"): self._catalogue,
             ("POST", "/_sim/switch"): self._switch,
             ("GET", "/_sim/accounts"): self._accounts,
+            ("GET", "/_sim/dns"): self._names,
+            ("POST", "/_sim/dns"): self._set_names,
         }
 
     # the provider's
@@ -247,10 +250,21 @@ class Routes:
             ]
         }
 
+    def _names(self, _: Request, __: dict[str, str]) -> Any:
+        server = self._host.sim.names
+        if server is None:
+            return {"port": None, "names": {}}
+        return {"port": server.port, "names": {name: asdict(entry) for name, entry in server.names.items()}}
+
+    def _set_names(self, request: Request, query: dict[str, str]) -> Any:
+        server = self._host.sim.names
+        if server is None:
+            raise ValueError("no name server runs; start with --dns PORT or a member dns")
+        server.declare(json.loads(request.body))
+        return self._names(request, query)
+
     def _switch(self, request: Request, __: dict[str, str]) -> Any:
-        """Members: `down`, `overload`, `suspended` (true or false), `forget_prefixes`; `host`, `account`,
-        `seconds`.
-        """
+        """Members: `down`, `overload`, `suspended`, `forget_prefixes`; for `host`, `account`, `seconds`."""
         wanted = json.loads(request.body)
         sim, seconds = self._host.sim, wanted.get("seconds")
         hosts = [host for host in sim.hosts if wanted.get("host", host.config.name) == host.config.name]

@@ -92,7 +92,8 @@ def _check_messages(messages: list[Message]) -> None:
             and not _continues_reasoning(message)
         ):
             raise invalid(
-                f"Invalid request: the message at position {index} with role '{message.role}' must not be empty"
+                f"Invalid request: the message at position {index} with role '{message.role}' "
+                "must not be empty"
             )
 
 

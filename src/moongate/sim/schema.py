@@ -34,8 +34,8 @@ def check_tools(tools: list[Any]) -> None:
             continue
         if not isinstance(name, str) or not _NAME.match(name):
             raise invalid(
-                "Invalid request: function name is invalid, must start with a letter and can contain letters, "
-                "numbers, underscores, and dashes"
+                "Invalid request: function name is invalid, must start with a letter and can contain "
+                "letters, numbers, underscores, and dashes"
             )
         if name in seen:
             raise invalid(f"Invalid request: function name {name} is duplicated")
@@ -115,9 +115,7 @@ def _children(schema: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 def value_for(schema: Any, key: int, root: Any = None, depth: int = 0) -> Any:
-    """A value that fits a schema, the same for the same key. Optional members are filled in, too, up to depth
-    8.
-    """
+    """A value that fits a schema, the same for the same key; optional members are there down to depth 8."""
     root = schema if root is None else root
     if not isinstance(schema, dict):
         return None

@@ -102,9 +102,7 @@ class Script:
 
 
 def rules_from(document: Any) -> list[Rule]:
-    """The rules of a script document (`{"rules": [...]}` or the list alone); `ScriptError` names what is
-    wrong.
-    """
+    """The rules of a document, `{"rules": [...]}` or the list alone; `ScriptError` names what is wrong."""
     listed = document.get("rules", []) if isinstance(document, dict) else document
     if not isinstance(listed, list):
         raise ScriptError("a script is a list of rules, or an object with a member rules")

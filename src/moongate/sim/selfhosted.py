@@ -11,7 +11,7 @@ from moongate.sim.rules import weigh
 
 
 def judge_self_hosted(body: Body, model: Model) -> Ask:
-    """The request as a self-hosted server runs it: nothing pinned, no schema check, its own thinking switch."""
+    """The request as a self-hosted server runs it: nothing pinned, no schema check, its own switch."""
     if not body.messages:
         raise invalid("list index out of range")
     if body.temperature is not None and body.temperature < 0:

@@ -14,6 +14,7 @@ from typing import Any
 
 from moongate.sim import fault_answers, fault_bodies, fault_streams
 from moongate.sim.config import DEFAULT_AS_OF, KINDS, Config, HostConfig, accounts_from, hosts_from
+from moongate.sim.dns import serve_names
 from moongate.sim.host import Sim
 from moongate.sim.listen import Listening, listen
 from moongate.sim.script import ScriptError, load, rules_from
@@ -46,12 +47,19 @@ class Running:
         return {one.host.config.name: one.port for one in self.listening}
 
     @property
+    def dns_port(self) -> int:
+        """The name server's UDP port; 0 where none runs."""
+        return self.sim.names.port if self.sim.names else 0
+
+    @property
     def urls(self) -> dict[str, str]:
         """Every host's address by its name."""
         return {one.host.config.name: one.url for one in self.listening}
 
     async def stop(self) -> None:
         """Close every listener and drop every connection; what ran is booked as aborted."""
+        if self.sim.names is not None:
+            self.sim.names.close()
         for one in self.listening:
             await one.stop()
 
@@ -71,7 +79,11 @@ async def start(config: Config | None = None) -> Running:
     listening: list[Listening] = []
     try:
         for host in config.hosts:
-            listening.append(await listen(sim, host, ca))
+            one = await listen(sim, host, ca)
+            listening.append(one)
+        if config.dns is not None:
+            port, records = int(config.dns.get("port", 0)), config.dns.get("records", {})
+            sim.names = await serve_names(config.hosts[0].host, port, records)
     except BaseException:
         for one in listening:
             await one.stop()
@@ -129,6 +141,9 @@ def parser() -> argparse.ArgumentParser:
         metavar="KIND=PORT",
         help=f"a further port: {', '.join(KINDS[1:])}",
     )
+    add(
+        "--dns", type=int, metavar="PORT", help="run a name server on this UDP port; 0 lets the kernel choose"
+    )
     add("--port-file", type=Path, help="write name=port lines here once all ports listen")
     return arguments
 
@@ -158,6 +173,9 @@ def configure(argv: Sequence[str]) -> Config:
     except (TypeError, ValueError, KeyError) as error:
         raise ScriptError(f"{given.script or '--also'}: {error}") from None
     as_of = given.as_of or document.get("as_of") or DEFAULT_AS_OF
+    dns = document.get("dns")
+    if given.dns is not None:
+        dns = {"records": {}, **(dns or {}), "port": given.dns}
     config = Config(
         hosts=(*hosts, *extra),
         seed=given.seed or str(document.get("seed", "moon")),
@@ -165,7 +183,7 @@ def configure(argv: Sequence[str]) -> Config:
         accounts=accounts,
         script=document.get("rules"),
         tls_dir=given.tls_dir,
-        dns=document.get("dns"),
+        dns=dns,
         port_file=given.port_file,
     )
     rules_from(config.script or [])
@@ -186,6 +204,8 @@ async def run(config: Config) -> None:
     print(f"sim listening on {first.url}", flush=True)  # noqa: T201 - the line that scripts wait for
     for one in running.listening[1:]:
         print(f"sim {one.host.config.name} on {one.url}", flush=True)  # noqa: T201 - the same
+    if running.dns_port:
+        print(f"sim dns on udp port {running.dns_port}", flush=True)  # noqa: T201 - the same
     if running.ca:
         print(f"sim ca {running.ca}", flush=True)  # noqa: T201 - the same
     if config.port_file:

@@ -11,12 +11,12 @@ from hashlib import blake2b
 from typing import Final
 
 _ENGLISH_WORDS: Final = """
-moon gate river light stone quiet open small water bright answer number paper garden letter morning window common
-simple careful steady narrow winter summer market engine signal measure balance current distance pattern question
-reason result season shadow silver station story surface teacher thread travel valley village wheel writer yellow
-anchor bridge candle driver eastern factor gentle harbor island journey kernel ladder mirror northern object picture
-record second thunder useful visible weather and the with from over under between within about after before while
-because when where that this each every other another
+moon gate river light stone quiet open small water bright answer number paper garden letter morning window
+common simple careful steady narrow winter summer market engine signal measure balance current distance
+pattern question reason result season shadow silver station story surface teacher thread travel valley
+village wheel writer yellow anchor bridge candle driver eastern factor gentle harbor island journey kernel
+ladder mirror northern object picture record second thunder useful visible weather and the with from over
+under between within about after before while because when where that this each every other another
 """
 _CHINESE_WORDS: Final = """
 月亮 大门 河流 光明 石头 安静 打开 微小 清水 明亮 回答 数字 纸张 花园 书信 早晨 窗户

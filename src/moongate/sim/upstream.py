@@ -102,7 +102,7 @@ class Http1(asyncio.Protocol):
             self._writable = None
 
     def _to_h2(self, data: bytes) -> None:
-        from moongate.sim.h2 import Http2  # noqa: PLC0415 - the h2 library is wanted only where HTTP/2 is
+        from moongate.sim.http2 import Http2  # noqa: PLC0415 - the h2 library is wanted only where HTTP/2 is
 
         self._host.disconnected(self)
         protocol = Http2(self._host)
