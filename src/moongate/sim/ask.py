@@ -11,7 +11,6 @@ import msgspec
 
 from moongate.sim.models import Model
 from moongate.sim.reply import invalid
-from moongate.sim.text import count
 
 
 class Message(msgspec.Struct):
@@ -116,6 +115,20 @@ def steering(member: Any) -> Steering:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What the model reads: its bytes, its tokens, and the size of its last message in bytes."""
+
+    raw: bytes
+    tokens: int
+    last: int
+
+    @property
+    def before_last(self) -> bytes:
+        """All but the last message."""
+        return self.raw[: len(self.raw) - self.last]
+
+
 @dataclass(slots=True)
 class Ask:
     """A request that passed the rules: what the model reads and how it shall answer."""
@@ -125,10 +138,14 @@ class Ask:
     steer: Steering
     thinking: bool
     cap: int
-    prompt: bytes
-    input_tokens: int
+    prompt: Prompt
     prefix: str | None = None
     prefix_reasoning: str = ""
+
+    @property
+    def input_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return self.prompt.tokens
 
     @property
     def stream(self) -> bool:
@@ -166,32 +183,26 @@ def last_user_text(body: Body) -> str:
     return ""
 
 
-def prompt_of(body: Body) -> bytes:
-    """What the model reads, as bytes: tools first, then each message with its role."""
+def read(body: Body) -> Prompt:
+    """The prompt of a body: its tools, then each message with its role.
+
+    Tokens: bytes/4 of each text, of the tools' JSON and of calls, 4 a message, 256 an image or video.
+    """
     parts: list[bytes] = []
+    tokens = last = 0
     if body.tools:
         parts.append(msgspec.json.encode(body.tools))
+        tokens += (len(parts[0]) + 3) // 4
     for message in body.messages:
-        parts.append(b"\n%b\n" % message.role.encode("utf-8", "surrogatepass"))
-        parts.append(text_of(message).encode("utf-8", "surrogatepass"))
-        if message.tool_calls:
-            parts.append(msgspec.json.encode(message.tool_calls))
-    return b"".join(parts)
-
-
-def input_tokens(body: Body) -> int:
-    """Tokens of the prompt: bytes/4 of each text, 4 a message, 256 an image, bytes/4 of the tools' JSON."""
-    total = 0
-    for message in body.messages:
-        total += _FRAME_TOKENS + count(text_of(message))
-        if message.tool_calls:
-            total += (len(msgspec.json.encode(message.tool_calls)) + 3) // 4
+        text = text_of(message).encode("utf-8", "surrogatepass")
+        calls = msgspec.json.encode(message.tool_calls) if message.tool_calls else b""
+        part = b"\n%b\n%b%b" % (message.role.encode("utf-8", "surrogatepass"), text, calls)
+        parts.append(part)
+        last = len(part)
+        tokens += _FRAME_TOKENS + (len(text) + 3) // 4 + (len(calls) + 3) // 4
         if isinstance(message.content, list):
-            total += sum(
-                _PART_TOKENS
+            tokens += _PART_TOKENS * sum(
+                isinstance(part, dict) and part.get("type") in {"image_url", "video_url"}
                 for part in message.content
-                if isinstance(part, dict) and part.get("type") in {"image_url", "video_url"}
             )
-    if body.tools:
-        total += (len(msgspec.json.encode(body.tools)) + 3) // 4
-    return total
+    return Prompt(b"".join(parts), tokens, last)

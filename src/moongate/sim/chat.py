@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
-from moongate.sim.ask import Ask, last_user_text, text_of
+from moongate.sim.ask import Ask, last_user_text
 from moongate.sim.schema import value_for
-from moongate.sim.text import after_prefix, cut, generate, is_chinese, key_of
+from moongate.sim.text import after_prefix, cut, derived, generate, is_chinese, key_of
 
 _encode: Final = msgspec.json.encode
 _CALL_WORDS: Final = ("call the tool", "use the tool", "call a tool", "use a tool", "调用工具", "使用工具")
@@ -51,19 +51,11 @@ class Choice:
 
 @dataclass(slots=True)
 class Answer:
-    """What the model makes of an ask."""
+    """What the model makes of an ask. `output_tokens` are those of all choices, reasoning included."""
 
     choices: list[Choice]
-
-    @property
-    def output_tokens(self) -> int:
-        """Tokens of all choices, reasoning included."""
-        return sum(choice.tokens for choice in self.choices)
-
-    @property
-    def reasoning_tokens(self) -> int:
-        """Tokens of reasoning alone."""
-        return sum(len(choice.reasoning) for choice in self.choices)
+    output_tokens: int
+    reasoning_tokens: int
 
 
 def compose(ask: Ask, seed: str, salt: str = "", *, canonical_ids: bool = False) -> Answer:
@@ -74,17 +66,17 @@ def compose(ask: Ask, seed: str, salt: str = "", *, canonical_ids: bool = False)
     tools, as self-hosted K2 models do (KIMI.md section 3).
     """
     body = ask.body
-    messages = body.messages[:-1] if ask.prefix is not None else body.messages
-    said = [f"{message.role}\x00{text_of(message)}" for message in messages]
+    said = ask.prompt.raw if ask.prefix is None else ask.prompt.before_last
     name = ask.model.id.rpartition("/")[2].lower()
-    base = key_of(seed, salt, name, *said)
+    base = key_of(seed.encode(), salt.encode(), name.encode(), said)
     choices = []
     for index in range(body.n or 1):
-        choice = _choice(ask, key_of(str(base), str(index)) if index else base, canonical_ids=canonical_ids)
+        choice = _choice(ask, derived(base, str(index)) if index else base, canonical_ids=canonical_ids)
         _stop_at(choice, body.stop)
         _cap(choice, ask.cap)
         choices.append(choice)
-    return Answer(choices)
+    thought = sum(len(choice.reasoning) for choice in choices)
+    return Answer(choices, sum(choice.tokens for choice in choices), thought)
 
 
 def _choice(ask: Ask, key: int, *, canonical_ids: bool) -> Choice:
@@ -97,7 +89,7 @@ def _choice(ask: Ask, key: int, *, canonical_ids: bool) -> Choice:
         thinks = 8 + key % 24 if steer.reasoning_tokens is None else steer.reasoning_tokens
         if total is not None and steer.reasoning_tokens is None:
             thinks = min(thinks, total // 4)
-    reasoning = generate(key_of(str(key), "reasoning"), thinks, chinese=chinese)
+    reasoning = generate(derived(key, "reasoning"), thinks, chinese=chinese)
     if steer.reasoning is not None and ask.thinking:
         reasoning = cut(steer.reasoning)
     calls = [] if ask.prefix else _calls(ask, key, words, canonical_ids=canonical_ids)
@@ -129,11 +121,11 @@ def _continue(ask: Ask, key: int, reasoning: list[str], content: list[str], *, c
     if not prefix:
         left = after_prefix(reasoning, ask.prefix_reasoning)
         if left is None:
-            left = generate(key_of(str(key), ask.prefix_reasoning), len(reasoning) or 8, chinese=chinese)
+            left = generate(derived(key, ask.prefix_reasoning), len(reasoning) or 8, chinese=chinese)
         return Choice(left, content, [])
     rest = after_prefix(content, prefix)
     if rest is None:
-        rest = generate(key_of(str(key), prefix), max(len(content) - len(prefix) // 4, 4), chinese=chinese)
+        rest = generate(derived(key, prefix), max(len(content) - len(prefix) // 4, 4), chinese=chinese)
     return Choice([], rest, [])
 
 

@@ -42,8 +42,8 @@ class HostConfig:
 class Config:
     """The whole process.
 
-    `script` is a document as `script.rules_from` takes it. `dns` has `port` and `records` of a name server; None
-    runs none.
+    `script` is a document as `script.rules_from` takes it. `dns` has `port` and `records` of a name server;
+    None runs none.
     """
 
     hosts: tuple[HostConfig, ...] = (HostConfig(),)

@@ -1,6 +1,6 @@
 """A name server that lies on demand: one UDP port, a handful of names, A and AAAA questions.
 
-Each name answers by its mode: `answer` (its addresses, its TTL), `nxdomain`, `servfail`, `refused`, or `silent`.
+Each name answers by its mode: `answer` (its addresses, its TTL), `nxdomain`, `servfail`, `refused`, `silent`.
 Names that nobody declared are `nxdomain`. Source: RFC 1035 section 4.
 """
 

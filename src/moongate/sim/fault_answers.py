@@ -1,8 +1,10 @@
 """Faults that answer instead of the model: statuses, pages, redirects, and connections that never answer."""
 
+import base64
 import time
 from collections.abc import Iterable
 from email.utils import formatdate
+from itertools import pairwise
 from typing import Final
 
 import msgspec
@@ -10,7 +12,7 @@ import msgspec
 from moongate.sim.accounts import PACED
 from moongate.sim.book import Bill
 from moongate.sim.faults import Case, Change, fault
-from moongate.sim.reply import FOREVER, Act, Do, Header, Reply, json_reply, text_reply
+from moongate.sim.reply import FOREVER, Act, Do, Framing, Header, Item, Reply, json_reply, text_reply
 
 _encode: Final = msgspec.json.encode
 _LIMIT: Final = "rate_limit_reached_error"
@@ -173,6 +175,35 @@ def _any_status(_: Reply, case: Case) -> Reply:
         case.word("message", "refused by script"),
         headers,
     )
+
+
+@fault("ratelimit_headers", row=15, runs=False)
+def _limit_headers(_: Reply, case: Case) -> Reply:
+    """429 with the documented, never captured X-RateLimit headers: `limit`, `remaining`, `reset` seconds."""
+    headers = [
+        (b"X-RateLimit-Limit", case.word("limit", "3").encode()),
+        (b"X-RateLimit-Remaining", case.word("remaining", "0").encode()),
+        (b"X-RateLimit-Reset", case.word("reset", "30").encode()),
+    ]
+    return refuse(429, _LIMIT, "Organization Rate limit exceeded", headers)
+
+
+@fault("verbatim", runs=False)
+def _verbatim(_: Reply, case: Case) -> Reply:
+    """Any answer: `status`, `headers` (an object), `body` or `body_base64`, `framing`, `slices` (offsets)."""
+    body = case.word("body", "").encode()
+    if "body_base64" in case.params:
+        body = base64.b64decode(case.word("body_base64", ""))
+    named = case.params.get("headers")
+    given = named if isinstance(named, dict) else {"Content-Type": "application/json"}
+    headers = [(str(name).encode("latin-1"), str(value).encode("latin-1")) for name, value in given.items()]
+    listed = case.params.get("slices")
+    marks = [0, *(int(at) for at in listed), len(body)] if isinstance(listed, list) else [0, len(body)]
+    items: list[Item] = []
+    for start, end in pairwise(marks):
+        items += [(body[start:end], 0), Act(Do.WAIT, case.number("pause", 0))]
+    framing = Framing(case.word("framing", "length"))
+    return Reply(case.whole("status", 200), headers, items, framing, length=len(body))
 
 
 @fault("coding_overloaded", row=12, runs=False)

@@ -26,7 +26,6 @@ class Case:
     params: dict[str, Any] = field(default_factory=dict)
     stream: bool = False
     who: str = "org-sim<ak-sim>"
-    tokens: int = 0
 
     def number(self, name: str, default: float) -> float:
         """A parameter as a number."""

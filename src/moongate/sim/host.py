@@ -8,7 +8,8 @@ import asyncio
 import hashlib
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -20,18 +21,18 @@ from moongate.sim.chat import compose
 from moongate.sim.config import Config, HostConfig
 from moongate.sim.dns import NameServer
 from moongate.sim.faces import FACES, Face, Label, completion, error_body, events, usage_of
-from moongate.sim.faults import Case, Spec, UnknownFaultError, from_member, parse
+from moongate.sim.faults import Case, Spec, from_member, parse
 from moongate.sim.headers import Ids, platform_headers
 from moongate.sim.models import OPEN_WEIGHTS, Model, live, price
 from moongate.sim.reply import Framing, Refusal, Reply, Request, json_reply
 from moongate.sim.rules import judge
-from moongate.sim.script import Facts, Script
+from moongate.sim.script import CHAT, Facts, Script
 from moongate.sim.selfhosted import Gauges, judge_self_hosted
 
 _encode: Final = msgspec.json.encode
-CHAT: Final = "/v1/chat/completions"
 _KEEP_REQUESTS: Final = 1000
-_KEEP_BYTES: Final = 64 * 1024 * 1024
+_KEEP_BYTES: Final = 32 * 1024 * 1024
+_UNAVAILABLE: Final = Refusal(503, "server_unavailable", "The server is overloaded")
 _OVERLOAD: Final = Refusal(
     429, "engine_overloaded_error", "The engine is currently overloaded, please try again later"
 )
@@ -149,7 +150,7 @@ class Host:
             return self._other(request)
         except Refusal as refusal:
             return Exchange(self._refused(refusal, request))
-        except UnknownFaultError as error:
+        except ValueError as error:  # a fault that nobody knows, or a parameter it cannot take
             return Exchange(json_reply(400, _encode({"error": {"message": str(error), "type": "sim_error"}})))
 
     def finish(self, exchange: Exchange, *, complete: bool | None) -> None:
@@ -203,10 +204,16 @@ class Host:
         return self.sim.script.pick(facts, time.monotonic())
 
     def _other(self, request: Request) -> Exchange:
-        for one in self._faults(request, None, request.header(b"authorization").removeprefix("Bearer ")):
-            case = Case(one.params)
-            return Exchange(one.fault.change(json_reply(200, b"{}"), case), breaks=one.fault.name)
-        return Exchange(self._routes.answer(request, self._authenticate))
+        key = request.header(b"authorization").removeprefix("Bearer ")
+        specs = self._faults(request, None, key)
+        if any(not one.fault.runs for one in specs):
+            return self._stand_in(specs, key, stream=False)
+        reply = self._routes.answer(request, self._authenticate)
+        for one in specs:
+            reply = one.fault.change(reply, Case(one.params))
+        if request.method == "HEAD":
+            reply.items = []
+        return Exchange(reply)
 
     def _chat(self, request: Request) -> Exchange:
         key = request.header(b"authorization").removeprefix("Bearer ")
@@ -217,32 +224,36 @@ class Host:
         except Refusal as refusal:
             broken = refusal
         specs = self._faults(request, body, key)
-        standing = next((one for one in specs if not one.fault.runs), None)
-        if standing is not None:
-            return self._stand_in(specs, body, key)
+        if any(not (one.fault.runs or "bill" in one.params) for one in specs):
+            return self._stand_in(specs, key, stream=bool(body and body.stream))
         account, key = self._authenticate(request)
         if broken is not None:
             raise broken
         assert body is not None  # noqa: S101 - decode either gives a body or a refusal
         if time.monotonic() < self.overloaded_until:
-            raise _OVERLOAD
+            raise _OVERLOAD if self.face.hosted else _UNAVAILABLE
         ask = self._judge(body, account)
         key_id = key_name(key)
         account.admit(key_id, ask.input_tokens + ask.cap, time.monotonic())
         exchange = self._run(request, ask, account, key_id)
+        try:
+            self._bend(exchange, specs, Case({}, ask.stream, f"{account.id}<{key_id}>"))
+        except ValueError:
+            self.finish(exchange, complete=None)
+            raise
+        return exchange
+
+    def _bend(self, exchange: Exchange, specs: list[Spec], case: Case) -> None:
         for one in specs:
-            case = Case(one.params, ask.stream, f"{account.id}<{key_id}>", ask.input_tokens)
-            exchange.reply = one.fault.change(exchange.reply, case)
+            exchange.reply = one.fault.change(exchange.reply, replace(case, params=one.params))
             if exchange.execution is not None:
                 exchange.execution.fault = one.fault.name
                 if one.fault.breaks:
                     exchange.breaks = one.fault.name
                     exchange.execution.bill = one.bill
-        return exchange
 
-    def _stand_in(self, specs: list[Spec], body: Body | None, key: str) -> Exchange:
+    def _stand_in(self, specs: list[Spec], key: str, *, stream: bool) -> Exchange:
         reply = json_reply(200, b"{}")
-        stream = bool(body and body.stream)
         for one in specs:
             reply = one.fault.change(reply, Case(one.params, stream, f"org-sim<{key_name(key)}>"))
         self.sim.book.refuse(specs[0].fault.name)
@@ -266,7 +277,7 @@ class Host:
             str(number) if sampling else "",
             canonical_ids=not self.face.hosted,
         )
-        cached = min(account.cache.read(ask.model.id, ask.prompt, time.monotonic()), ask.input_tokens)
+        cached = min(account.cache.read(ask.model.id, ask.prompt.raw, time.monotonic()), ask.input_tokens)
         label = Label(
             sim.ids.chat_id(number, self.face.hosted),
             int(request.received),
@@ -320,6 +331,7 @@ def _served(name: str) -> Model:
     return Model(name, base.family, base.context, base.thinking, base.default_max, base.since)
 
 
+@lru_cache(maxsize=4096)
 def key_name(key: str) -> str:
     """The public id of a key, as error messages and the book show it."""
     return "ak-" + hashlib.sha256(key.encode()).hexdigest()[:20]

@@ -1,7 +1,7 @@
 """The simulated provider's HTTP/2 side, on the h2 library, over TLS by ALPN or in clear by prior knowledge.
 
 Every stream answers for itself; the same replies and faults as over HTTP/1.1. A reset becomes RST_STREAM
-INTERNAL_ERROR, a close without an end GOAWAY and the end of the connection; bytes outside of any framing do not
+INTERNAL_ERROR, a close without an end GOAWAY and the connection's end; bytes outside of any framing do not
 exist here and are left out.
 """
 

@@ -92,6 +92,7 @@ class Request:
     headers: list[Header]
     body: bytes
     received: float
+    version: str = "1.1"
 
     @property
     def path(self) -> str:

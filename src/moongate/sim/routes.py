@@ -11,10 +11,10 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from moongate.sim.accounts import Account
-from moongate.sim.ask import decode, input_tokens
+from moongate.sim.ask import decode, read
 from moongate.sim.faults import CATALOGUE
 from moongate.sim.models import Model, Thinking
-from moongate.sim.reply import Refusal, Reply, Request, invalid, json_reply, text_reply
+from moongate.sim.reply import Refusal, Reply, Request, json_reply, text_reply
 from moongate.sim.script import ScriptError, rules_from
 from moongate.sim.selfhosted import metrics
 
@@ -68,8 +68,8 @@ class Routes:
             account, _ = authenticate(request)
             body = decode(request.body)
             if body.model not in host.models:
-                raise invalid(f"Invalid request: unknown model {body.model}")
-            total = {"data": {"total_tokens": input_tokens(body)}}
+                raise Refusal(404, "resource_not_found_error", f"Not found the model {body.model}")
+            total = {"data": {"total_tokens": read(body).tokens}}
             return json_reply(200, _encode(total), host.headers(account, request))
         authenticate(request)
         raise Refusal(404, "resource_not_found_error", "The requested resource was not found")
@@ -81,7 +81,7 @@ class Routes:
         if path == "/metrics":
             return text_reply(200, metrics(host.face.name, host.gauges, next(iter(host.models))), _METRICS)
         if path == "/tokenize":
-            total = input_tokens(decode(request.body))
+            total = read(decode(request.body)).tokens
             body = {"count": total, "max_model_len": 262_144, "tokens": list(range(total))}
             return json_reply(200, _encode(body))
         return None

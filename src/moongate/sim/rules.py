@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from moongate.sim.ask import Ask, Body, Message, input_tokens, prompt_of, steering, text_of
+from moongate.sim.ask import Ask, Body, Message, read, steering, text_of
 from moongate.sim.models import Family, Model, Thinking
 from moongate.sim.reply import Refusal, invalid
 from moongate.sim.schema import check_tools
@@ -37,9 +37,9 @@ def judge(body: Body, model: Model) -> Ask:
 
 def weigh(body: Body, model: Model, *, thinking: bool) -> Ask:
     """Count the prompt, settle the cap on output, and refuse what the context cannot hold."""
-    tokens = input_tokens(body)
-    prompt = prompt_of(body)
-    if HIGH_RISK.encode() in prompt:
+    prompt = read(body)
+    tokens = prompt.tokens
+    if HIGH_RISK.encode() in prompt.raw:
         raise Refusal(400, "content_filter", "The request was rejected because it was considered high risk")
     if tokens > model.context:
         raise invalid("Input token length too long")
@@ -53,7 +53,7 @@ def weigh(body: Body, model: Model, *, thinking: bool) -> Ask:
                 f"(requested: {tokens + asked})"
             )
     cap = asked if asked is not None else min(model.default_max, model.context - tokens)
-    return Ask(body, model, steering(body.sim), thinking, cap, prompt, tokens)
+    return Ask(body, model, steering(body.sim), thinking, cap, prompt)
 
 
 def _thinks(body: Body, model: Model) -> bool:

@@ -1,7 +1,7 @@
 """Scripts: rules that say which requests meet which faults, from a file, a command or the control endpoint.
 
-A rule is an object: `fault` (the header form or an object), conditions under `match` (`path`, `model`, `key`,
-`host` equal; `text` found in the body; `stream` true or false), `skip` and `times` (let that many matching
+A rule is an object: `fault` (the header form or an object), conditions under `match` (`path`, the chat
+endpoint unless told, `model`, `key`, `host` equal; `text` found in the body; `stream` true or false), `skip` and `times` (let that many matching
 requests pass first, then fault that many), `every` (each n-th only), `probability` by seeded dice, `from` and
 `until` in seconds since the script was set. The first rule that applies decides.
 """
@@ -14,7 +14,10 @@ from typing import Any
 
 from moongate.sim.faults import Spec, UnknownFaultError, from_member
 
-_MEMBERS = frozenset({"fault", "match", "skip", "times", "every", "probability", "from", "until", "params"})
+_MEMBERS = frozenset(
+    {"fault", "match", "skip", "times", "every", "probability", "from", "until", "period", "params"}
+)
+CHAT = "/v1/chat/completions"
 _CONDITIONS = frozenset({"path", "model", "key", "host", "text", "stream"})
 
 
@@ -46,12 +49,17 @@ class Rule:
     probability: float = 1.0
     start: float = 0.0
     until: float | None = None
+    period: float | None = None
     seen: int = 0
     used: int = 0
 
     def fits(self, facts: Facts, age: float) -> bool:
         """Whether the rule speaks about this request at this age of the script."""
+        if self.period is not None:
+            age %= self.period
         if age < self.start or (self.until is not None and age >= self.until):
+            return False
+        if facts.path != self.match.get("path", CHAT):
             return False
         for name, wanted in self.match.items():
             if name == "text":
@@ -129,6 +137,7 @@ def _rule(index: int, one: Any) -> Rule:
             probability=float(one.get("probability", 1.0)),
             start=float(one.get("from", 0.0)),
             until=None if one.get("until") is None else float(one["until"]),
+            period=None if one.get("period") is None else float(one["period"]),
         )
     except (UnknownFaultError, TypeError, ValueError) as error:
         raise ScriptError(f"{where}: {error}") from None

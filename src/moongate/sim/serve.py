@@ -12,14 +12,14 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from moongate.sim import fault_answers, fault_bodies, fault_streams
+from moongate.sim import fault_answers, fault_bodies, fault_events, fault_streams
 from moongate.sim.config import DEFAULT_AS_OF, KINDS, Config, HostConfig, accounts_from, hosts_from
 from moongate.sim.dns import serve_names
 from moongate.sim.host import Sim
 from moongate.sim.listen import Listening, listen
 from moongate.sim.script import ScriptError, load, rules_from
 
-CATALOGUES = (fault_answers, fault_bodies, fault_streams)
+CATALOGUES = (fault_answers, fault_bodies, fault_streams, fault_events)
 """Imported so that their faults are entered."""
 
 

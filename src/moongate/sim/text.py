@@ -7,7 +7,8 @@ own tokeniser).
 """
 
 import random
-from hashlib import blake2b
+from functools import cache
+from hashlib import sha256
 from typing import Final
 
 _ENGLISH_WORDS: Final = """
@@ -28,6 +29,7 @@ _CHINESE_WORDS: Final = """
 _ENGLISH: Final = tuple(_ENGLISH_WORDS.split())
 _CHINESE: Final = tuple(_CHINESE_WORDS.split())
 _SENTENCE: Final = 9
+_MASK: Final = 16_383
 _HAN: Final = (0x4E00, 0x9FFF)
 
 
@@ -36,14 +38,18 @@ def count(text: str) -> int:
     return (len(text.encode("utf-8", "surrogatepass")) + 3) // 4
 
 
-def key_of(*parts: str) -> int:
+def key_of(*parts: bytes) -> int:
     """A 64-bit key that depends on every part and on where one part ends and the next begins."""
-    digest = blake2b(digest_size=8)
+    digest = sha256()
     for part in parts:
-        raw = part.encode("utf-8", "surrogatepass")
-        digest.update(b"%d:" % len(raw))
-        digest.update(raw)
-    return int.from_bytes(digest.digest(), "big")
+        digest.update(b"%d:" % len(part))
+        digest.update(part)
+    return int.from_bytes(digest.digest()[:8], "big")
+
+
+def derived(key: int, *parts: str) -> int:
+    """A key of its own for a part of what belongs to a key."""
+    return key_of(b"%x" % key, *(part.encode("utf-8", "surrogatepass") for part in parts))
 
 
 def is_chinese(text: str) -> bool:
@@ -60,20 +66,30 @@ def generate(key: int, tokens: int, *, chinese: bool) -> list[str]:
     Asking for fewer gives a prefix of asking for more, except that nothing marks the end: a text stops where
     its length says. A full stop closes every ninth piece.
     """
-    dice = random.Random(key)  # noqa: S311 - words, not secrets
-    words = dice.choices(_CHINESE if chinese else _ENGLISH, k=tokens)
+    table = _table(chinese=chinese)
+    at, step = key & _MASK, key >> 16 & _MASK | 1
     if chinese:
+        words = [table[at + index * step & _MASK] for index in range(tokens)]
         for index in range(_SENTENCE - 1, tokens, _SENTENCE):
             words[index] += "。"
         return words
-    pieces = [" " + word for word in words]
+    pieces = [table[at + index * step & _MASK] for index in range(tokens)]
     for index in range(0, tokens, _SENTENCE):
-        pieces[index] = " " + words[index].capitalize()
+        pieces[index] = f" {pieces[index][1:].capitalize()}"
     for index in range(_SENTENCE - 1, tokens, _SENTENCE):
         pieces[index] += "."
     if pieces:
         pieces[0] = pieces[0][1:]
     return pieces
+
+
+@cache
+def _table(*, chinese: bool) -> list[str]:
+    """Words in a fixed random order; a text walks through them from a place and by a step of its own."""
+    dice = random.Random(1)  # noqa: S311 - words, not secrets
+    if chinese:
+        return dice.choices(_CHINESE, k=_MASK + 1)
+    return [" " + word for word in dice.choices(_ENGLISH, k=_MASK + 1)]
 
 
 def cut(text: str, size: int = 4) -> list[str]:

@@ -74,6 +74,8 @@ class Http1(asyncio.Protocol):
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             self._closing = True
+        except httptools.HttpParserCallbackError:
+            raise  # a mistake of ours, not of the peer
         except httptools.HttpParserError:
             self._write(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
             self._transport.close()
@@ -159,6 +161,7 @@ class Http1(asyncio.Protocol):
             self._headers,
             body,
             time.time(),
+            self._parser.get_http_version(),
         )
         self._queue.append((request, self._parser.should_keep_alive()))
         if self._task is None:
@@ -172,8 +175,11 @@ class Http1(asyncio.Protocol):
         while self._queue:
             request, keep = self._queue.popleft()
             exchange = self._host.begin(request)
-            exchange.reply.close |= not keep
-            if play_at_once(exchange.reply, self, exchange):
+            reply = exchange.reply
+            reply.close |= not keep
+            if request.version == "1.0" and reply.framing is Framing.CHUNKED:
+                reply.framing = Framing.CLOSE
+            if play_at_once(reply, self, exchange):
                 self._host.finish(exchange, complete=True)
                 continue
             self._task = self._loop.create_task(self._answer(exchange))
@@ -212,7 +218,10 @@ class Http1(asyncio.Protocol):
 
     def data(self, data: bytes) -> None:
         """Write a part of the body."""
-        self._write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+        if not self._chunked:
+            self._write(data)
+        elif data:  # a chunk of no bytes would be the last one
+            self._write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def raw(self, data: bytes) -> None:
         """Write bytes as they are."""
