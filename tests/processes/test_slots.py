@@ -94,5 +94,7 @@ def test_a_changed_control_document_reaches_every_worker(tmp_path: Path) -> None
 def test_workers_may_open_as_many_files_as_the_hard_limit_allows(tmp_path: Path) -> None:
     with Gateway(tmp_path) as gateway:
         limits = Path(f"/proc/{gateway.serving_pid()}/limits").read_text()
-        soft, hard = next(line for line in limits.splitlines() if line.startswith("Max open files")).split()[3:5]
+        soft, hard = next(line for line in limits.splitlines() if line.startswith("Max open files")).split()[
+            3:5
+        ]
         assert soft == hard

@@ -1,0 +1,139 @@
+"""A look at a target that costs nothing, over real sockets."""
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+from moongate.upstream.probes import Look, look_at, word_for
+
+Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def seen_by(answer: Answer, seconds: float = 2.0, tls: ssl.SSLContext | None = None, **said: object) -> str:
+    """What a look at a server shows that answers like this."""
+
+    async def main() -> str:
+        done = asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+                await answer(reader, writer)
+            writer.close()
+            done.set()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
+        port = server.sockets[0].getsockname()[1]
+        usual: dict[str, object] = {"target": "a", "host": "127.0.0.1", "port": port, "path": "/v1/models"}
+        word = await look_at(Look(**(usual | {"authority": "kimi.example"} | said)), seconds)  # type: ignore[arg-type]
+        server.close()
+        if tls is None:
+            await done.wait()
+        await asyncio.sleep(0.02)
+        return word
+
+    return asyncio.run(main())
+
+
+def saying(text: bytes, heard: list[bytes] | None = None) -> Answer:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if heard is not None:
+            heard.append(head)
+        writer.write(text)
+
+    return answer
+
+
+def test_the_list_of_models_is_asked_for_with_the_targets_key() -> None:
+    heard: list[bytes] = []
+    assert seen_by(saying(b"HTTP/1.1 200 OK\r\n\r\n{}", heard), key="sk-1") == "ok"
+    assert heard[0].startswith(
+        b"GET /v1/models HTTP/1.1\r\nHost: kimi.example\r\nAuthorization: Bearer sk-1\r\n"
+    )
+
+
+def test_without_a_key_none_is_sent() -> None:
+    heard: list[bytes] = []
+    assert seen_by(saying(b"HTTP/1.1 200 OK\r\n\r\n{}", heard)) == "ok"
+    assert b"Authorization" not in heard[0]
+
+
+@pytest.mark.parametrize(
+    ("status", "word"),
+    [
+        (200, "ok"),
+        (302, "kimi_bad_response"),
+        (401, "kimi_auth_failed"),
+        (403, "kimi_auth_failed"),
+        (404, "ok"),
+        (429, "ok"),
+        (500, "kimi_server_error"),
+        (502, "kimi_server_error"),
+        (503, "kimi_unavailable"),
+    ],
+)
+def test_each_status_has_its_word(status: int, word: str) -> None:
+    assert word_for(status) == word
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"SSH-2.0-hello\r\n", b"HTTP/1.1 two hundred\r\n", b"\r\n", b"x" * 40_000]
+)
+def test_what_is_no_http_is_a_bad_response(text: bytes) -> None:
+    assert seen_by(saying(text)) == "kimi_bad_response"
+
+
+def test_who_says_nothing_is_a_time_out() -> None:
+    async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    assert seen_by(silent, seconds=0.1) == "kimi_network_timeout"
+
+
+def test_who_is_not_there_is_unreachable() -> None:
+    assert asyncio.run(look_at(Look("a", "127.0.0.1", 1, "/", "a"), 2.0)) == "kimi_network_unreachable"
+
+
+def self_signed(folder: Path, name: str) -> tuple[ssl.SSLContext, str]:
+    """A server's context with a certificate for this name, and the file that a client must trust for it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = folder / "certificate.pem"
+    pem.write_bytes(certificate.public_bytes(Encoding.PEM))
+    secret = folder / "key.pem"
+    secret.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(pem, secret)
+    return context, str(pem)
+
+
+def test_only_a_certificate_of_a_trusted_authority_for_the_right_name_will_do(tmp_path: Path) -> None:
+    tls, pem = self_signed(tmp_path, "kimi.example")
+    well = saying(b"HTTP/1.1 200 OK\r\n\r\n")
+    name = "kimi.example"
+    assert seen_by(well, tls=tls, secure=True, ca_file=pem, server_name=name) == "ok"
+    assert seen_by(well, tls=tls, secure=True, ca_file=pem) == "kimi_network_unreachable"
+    assert seen_by(well, tls=tls, secure=True, server_name=name) == "kimi_network_unreachable"
