@@ -266,3 +266,16 @@ def test_other_repeated_members_travel_on() -> None:
     assert body.data == b'{"x":[1,{"]":"}"}],"x":"\\",","x":3,"y":4}'
     body.edit("x", b"5")
     assert body.data == b'{"x":5,"y":4}'
+
+
+def test_a_copy_is_edited_alone() -> None:
+    body = RawBody(b'{"model":"a","x":1,"x":2,"temperature":0}')
+    copy = body.copy()
+    assert copy.data is body.data
+    assert copy.edit("model", b'"b"')
+    assert copy.edit("x", b"3")
+    assert copy.edit("temperature", None)
+    assert copy.data == b'{"model":"b","x":3}'
+    assert body.data == b'{"model":"a","x":1,"x":2,"temperature":0}'
+    assert body.edit("y", b"1")
+    assert copy.get("y") is None

@@ -82,15 +82,12 @@ _MOONSHOT_ERRORS: Final = (
     Pattern(Fault.KIMI_QUOTA_DAILY, _RATE, message=_text(r"\bTPD\b")),
     Pattern(Fault.KIMI_RATE_LIMIT_TOKENS, _RATE, message=_text(r"\bTPM\b")),
     Pattern(Fault.KIMI_RATE_LIMIT_CONCURRENCY, _RATE, message=_text(r"\bconcurrency\b")),
-    Pattern(
-        Fault.KIMI_RATE_LIMIT_BURST, _RATE, message=_text(r"\bRPM\b|\bOrganization Rate limit exceeded\b")
-    ),
+    Pattern(Fault.KIMI_RATE_LIMIT_BURST, _RATE, message=_text(r"\bRPM\b")),
     Pattern(
         Fault.KIMI_QUOTA_MONTHLY,
         statuses=frozenset({403}),
         message=_text(r"usage limit for this billing cycle"),
     ),
-    Pattern(Fault.KIMI_QUOTA_MONTHLY, statuses=frozenset({402})),
     Pattern(Fault.KIMI_AUTH_FAILED, _of("invalid_authentication_error", "incorrect_api_key_error")),
     Pattern(Fault.KIMI_PERMISSION_DENIED, _of("permission_denied_error")),
     Pattern(Fault.KIMI_MODEL_GONE, _of("resource_not_found_error")),
@@ -101,11 +98,7 @@ _OPENAI_ERRORS: Final = (
     Pattern(Fault.KIMI_QUOTA_MONTHLY, _of("insufficient_quota")),
     Pattern(Fault.KIMI_CONTENT_FILTERED, _of("content_filter", "content_policy_violation")),
     Pattern(Fault.KIMI_ENGINE_OVERLOADED, _of("overloaded_error")),
-    Pattern(
-        Fault.KIMI_RATE_LIMIT_TOKENS,
-        _of("tokens"),
-        frozenset({429}),
-    ),
+    Pattern(Fault.KIMI_RATE_LIMIT_TOKENS, _of("tokens"), frozenset({429})),
 )
 
 _SELF_HOSTED_ERRORS: Final = (

@@ -19,14 +19,11 @@ _MOST_TEXT: Final = 500
 _HOUR: Final = 3600.0
 _DAY: Final = 24 * _HOUR
 
-_IDS: Final = re.compile(r"\b(?:org|ak|proj|sk|key|user|uid)-[\w-]+", re.IGNORECASE)
+_IDS: Final = re.compile(r"\b(?:org|ak|proj|sk)-[\w-]+", re.IGNORECASE)
 # `<ak-...>` names a key; `<At path 'properties.x': ...>` of a refused tool schema is what the developer must read
 _IN_BRACKETS: Final = re.compile(r"<(?!At path\b)[^<>]*>", re.IGNORECASE)
-_ACCOUNT: Final = re.compile(
-    r"\b(account|organization|project)(:?\s+)(?=\S*\d|\S*[/<]|\S+\s+(?:is|/))(?!is\b)\S+"
-)
+_ACCOUNT: Final = re.compile(r"\b(Your account) (?!is\b)\S+")
 _LONG_HEX: Final = re.compile(r"\b[0-9a-f]{24,}\b", re.IGNORECASE)
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _AFTER_SECONDS: Final = re.compile(r"\bafter (\d+(?:\.\d+)?) ?s(?:ec(?:ond)?s?)?\b", re.IGNORECASE)
 _CLOCKED: Final = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+)ms)?")
 _WAITS: Final = (b"retry-after", b"x-retry-after", b"msh-cooldown-seconds")
@@ -107,11 +104,11 @@ def classify(dialect: Dialect, status: int, headers: Headers, body: bytes, now: 
 
 def redact(text: str) -> str:
     """Take ids of organisations, projects, users and keys out of a text, and what could break a line; cut it short."""
-    text = _CONTROL.sub(" ", text[: 4 * _MOST_TEXT])
+    text = _printable(text[: 4 * _MOST_TEXT])
     text = _IN_BRACKETS.sub("<...>", text)
     text = _IDS.sub("...", text)
     text = _LONG_HEX.sub("...", text)
-    text = _ACCOUNT.sub(r"\1\2...", text)
+    text = _ACCOUNT.sub(r"\1 ...", text)
     return text[:_MOST_TEXT].strip()
 
 
@@ -179,7 +176,7 @@ def _fault(dialect: Dialect, status: int, headers: Headers, told: Told, now: flo
     if status < 400:
         return Fault.KIMI_BAD_RESPONSE
     if status == 429:
-        return _by_reset(headers, now) or Fault.KIMI_RATE_LIMIT_BURST
+        return _by_reset(headers, now) or _OF_STATUS[status]
     if status == 503:
         return Fault.KIMI_UNAVAILABLE if told.is_own else Fault.KIMI_UNAVAILABLE_UNPROVEN
     if status == 504 and told.is_page:
@@ -203,9 +200,9 @@ def _by_reset(headers: Headers, now: float) -> Fault | None:
     reset = _reset(headers, now)
     if reset is None:
         return None
-    if 0 < reset <= _HOUR:
-        return Fault.KIMI_RATE_LIMIT_BURST
-    return Fault.KIMI_QUOTA_DAILY if 0 < reset <= _DAY else Fault.KIMI_QUOTA_MONTHLY
+    if reset == 0 or reset > _DAY:
+        return Fault.KIMI_QUOTA_MONTHLY
+    return Fault.KIMI_QUOTA_DAILY if reset > _HOUR else Fault.KIMI_RATE_LIMIT_BURST
 
 
 def _reset(headers: Headers, now: float) -> float | None:
@@ -239,7 +236,11 @@ def _wait(fault: Fault, headers: Headers, message: str, now: float) -> float | N
 
 
 def _printable(text: str) -> str:
-    return _CONTROL.sub(" ", text)
+    """The text on one line: each run of what cannot be printed becomes one space."""
+    if text.isprintable():
+        return text
+    marked = "".join(each if each.isprintable() else "\n" for each in text)
+    return " ".join(part for part in marked.split("\n") if part)
 
 
 def provider_ids(dialect: Dialect, headers: Headers) -> tuple[str, str]:
