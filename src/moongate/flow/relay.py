@@ -111,7 +111,7 @@ class PlainRelay(Relay):
 
     def data(self, chunk: bytes) -> None:
         """Collect, under the bound that all calls share."""
-        if not self.first_at:
+        if not self.first_at and self.status == 200:
             self.first_at = self._clock()
         if self._held.take(len(chunk)):
             self._taken += len(chunk)
