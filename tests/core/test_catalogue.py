@@ -19,7 +19,7 @@ def test_every_setting_says_what_it_means_and_how_it_is_written() -> None:
 
 
 def test_paths_lead_through_names_and_lists() -> None:
-    assert {"listen", "edge", "edge.body_bytes", "targets.*.url", "routes.*.targets.weight"} <= set(ALL)
+    assert {"listen", "edge", "edge.body_bytes", "targets.*.url", "routes.*.targets[].weight"} <= set(ALL)
     assert ALL["targets.*.url"].required
     assert not ALL["targets.*.key"].required
     assert ALL["listen"].default == "127.0.0.1:8080"

@@ -144,10 +144,11 @@ def test_a_mistake_may_stand_at_its_key() -> None:
     assert page.mistakes[2].place.column == 6
 
 
-def test_patterns_find_values_in_mappings_only() -> None:
+def test_patterns_find_values_by_name_and_position() -> None:
     values = {"a": {"x": {"k": 1}, "y": {"k": 2}, "z": 3}, "b": [1]}
     assert list(matches(values, ("a", "*", "k"))) == [(("a", "x", "k"), 1), (("a", "y", "k"), 2)]
-    assert list(matches(values, ("b", "*"))) == []
+    assert list(matches(values, ("b", "*"))) == [(("b", 0), 1)]
+    assert list(matches(values, ("b", "0"))) == []
     assert list(matches(values, ("c",))) == []
 
 

@@ -78,7 +78,7 @@ def test_a_whole_file_becomes_a_snapshot() -> None:
           kimi:
             aliases: [kimi-2.5]
             model: kimi-k2.6
-            targets: [one, {target: two, weight: 3}]
+            targets: [one, {target: two, weight: 1}]
             timeouts: {preset: interactive, idle: 1m}
         log: {access: off, sample: 1}
     """)
@@ -91,7 +91,7 @@ def test_a_whole_file_becomes_a_snapshot() -> None:
     kimi = settings.routes["kimi"]
     assert [(leg.target, leg.model, leg.weight) for leg in kimi.targets] == [
         ("one", "kimi-k2.6", 1),
-        ("two", "moonshotai/Kimi-K2.5", 3),
+        ("two", "moonshotai/Kimi-K2.5", 1),
     ]
     assert (kimi.timeouts.write, kimi.timeouts.head, kimi.timeouts.idle) == (15.0, 120.0, 60.0)
     assert (settings.log.access, settings.log.sample) == ("off", 1.0)

@@ -21,7 +21,8 @@ class Setting:
 
     `kind` says how the value, or an item of the list, is written; a section has settings `within` instead.
     `default` is as a file would write it: empty where it depends on others (the note says on which), None
-    where it is null or where the section has its own. `bare`: a name alone may stand for the section.
+    where it is null or where the section has its own. `bare`: a name alone may stand for the section. `about`
+    says what a section is for; so does its `note`, unless there may be several of them.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Setting:
     required: bool
     default: object
     bare: bool = False
+    about: str = ""
 
 
 @functools.cache
@@ -53,12 +55,15 @@ def _setting(each: "dataclasses.Field[Any]", hint: object) -> Setting:
         plain = get_args(plain)[0 if shape == "list" else 1]
         kind, _ = _marks(plain)
     within: tuple[Setting, ...] = ()
-    text = note.text if note else ""
+    about = ""
     if isinstance(plain, type) and issubclass(plain, Section):
         within = _settings_of(plain)
-        text = text or (plain.__doc__ or "").partition("\n")[0]
+        about = (plain.__doc__ or "").partition("\n")[0]
+    text = note.text if note else about
     required = each.default is MISSING and each.default_factory is MISSING
-    return Setting(each.name, text, shape, kind, within, required, _default(each), bare=plain is RouteTarget)
+    return Setting(
+        each.name, text, shape, kind, within, required, _default(each), bare=plain is RouteTarget, about=about
+    )
 
 
 def _shape(hint: object) -> Shape:
@@ -97,7 +102,7 @@ def settings_at(path: Path) -> tuple[Setting, ...]:
 
 
 def every_setting() -> Iterator[tuple[str, Setting]]:
-    """All settings by path (`targets.*.url`, `routes.*.targets.weight`), a section before its own."""
+    """All settings by path (`targets.*.url`, `routes.*.targets[].weight`), a section before its own."""
     return _below("", all_settings())
 
 
@@ -105,7 +110,8 @@ def _below(path: str, level: tuple[Setting, ...]) -> Iterator[tuple[str, Setting
     for setting in level:
         own = f"{path}{setting.name}"
         yield own, setting
-        yield from _below(f"{own}.*." if setting.shape == "names" else f"{own}.", setting.within)
+        inside = {"one": f"{own}.", "list": f"{own}[].", "names": f"{own}.*."}[setting.shape]
+        yield from _below(inside, setting.within)
 
 
 def json_schema() -> dict[str, object]:

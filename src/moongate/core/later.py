@@ -13,11 +13,15 @@ from moongate.core.places import matches
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """A setting to come. `*` in the path stands for any name; no `values`: whatever is written."""
+    """A setting to come. `*` in the path stands for any name or list position.
+
+    Refused are these `values`, or without them all but what `works` already.
+    """
 
     path: tuple[str, ...]
     reason: str
     values: tuple[str, ...] = ()
+    works: tuple[object, ...] = ()
 
 
 def _each(reason: str, *paths: str) -> tuple[Later, ...]:
@@ -58,7 +62,7 @@ LATER: Final[tuple[Later, ...]] = (
     *_each("attempts are not hedged", "hedge", "routes/*/hedge"),
     *_each("calls are not pinned to a target", "affinity", "routes/*/affinity"),
     *_each("conversations are not stored", "conversations", "routes/*/conversations"),
-    *_each("nothing is priced", "prices", "pricing", "targets/*/prices"),
+    *_each("prices come with the program", "prices", "pricing", "targets/*/prices"),
     *_each("alerts and thresholds are not made here", "alerts", "thresholds"),
     *_each("no nginx is configured from here", "nginx", "edge/nginx"),
     *_each(
@@ -71,6 +75,7 @@ LATER: Final[tuple[Later, ...]] = (
     *_each("logs go to standard output or a file", "log/elasticsearch", "log/syslog"),
     *_each("the Kimi check makes no completion", "health/completion", "health/completion_seconds"),
     Later(("routes", "*", "on_abandon"), "an abandoned exchange can only be cancelled", ("drain", "auto")),
+    Later(("routes", "*", "targets", "*", "weight"), "targets are tried in the order written", works=(1,)),
 )
 
 
@@ -78,5 +83,5 @@ def not_yet(values: Mapping[str, object]) -> Iterator[tuple[Path, str]]:
     """Every setting in a file that is still to come, with the reason. A part is named once, not each key."""
     for later in LATER:
         for path, value in matches(values, later.path):
-            if not later.values or value in later.values:
+            if value not in later.works and (not later.values or value in later.values):
                 yield path, later.reason

@@ -108,13 +108,16 @@ def scalar(text: str) -> object:
 
 
 def matches(values: object, pattern: tuple[str, ...], path: Path = ()) -> Iterator[tuple[Path, object]]:
-    """Every value in nested mappings whose path fits; `*` stands for any one name."""
+    """Every value whose path fits; `*` stands for any one name or list position."""
     if not pattern:
         yield path, values
     elif isinstance(values, Mapping):
         for name in list(values) if pattern[0] == "*" else [pattern[0]]:
             if name in values:
                 yield from matches(values[name], pattern[1:], (*path, name))
+    elif isinstance(values, list) and pattern[0] == "*":
+        for at, value in enumerate(values):
+            yield from matches(value, pattern[1:], (*path, at))
 
 
 def _place(origin: str, node: yaml.Node) -> Place:
