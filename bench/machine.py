@@ -38,13 +38,18 @@ def cpu_seconds(root: int) -> float:
     Of living threads by the scheduler's clock (nanoseconds) where the kernel keeps one, else by ticks; of children
     that have ended by ticks.
     """
-    total = 0.0
+    return sum(cpu_by_process(root).values())
+
+
+def cpu_by_process(root: int) -> dict[int, float]:
+    """The same, process by process."""
+    found = {}
     for pid in family(root):
         fields = stat(pid)
         if fields:
-            total += (int(fields[13]) + int(fields[14])) / TICK
-            total += _running_seconds(pid) or (int(fields[11]) + int(fields[12])) / TICK
-    return total
+            own = _running_seconds(pid) or (int(fields[11]) + int(fields[12])) / TICK
+            found[pid] = own + (int(fields[13]) + int(fields[14])) / TICK
+    return found
 
 
 def _running_seconds(pid: int) -> float:

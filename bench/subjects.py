@@ -78,6 +78,18 @@ def free_port() -> int:
         return port
 
 
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """CPU seconds by process at one moment."""
+
+    by_process: dict[int, float]
+
+    def since(self, before: "Cpu") -> tuple[float, float]:
+        """Seconds used since then: by the whole tree, and by the process that used most."""
+        used = [seconds - before.by_process.get(pid, 0.0) for pid, seconds in self.by_process.items()]
+        return sum(used), max(used, default=0.0)
+
+
 @dataclass(slots=True)
 class Running:
     """A started server: where it answers, the key it wants, its root process, and what its start took in seconds."""
@@ -89,9 +101,9 @@ class Running:
     start_cpu: float = 0.0
     start_wall: float = 0.0
 
-    def cpu(self) -> float:
-        """CPU seconds of its process tree so far."""
-        return machine.cpu_seconds(self.pid)
+    def cpu(self) -> "Cpu":
+        """CPU time of its process tree so far."""
+        return Cpu(machine.cpu_by_process(self.pid))
 
     def resident(self) -> int:
         """Bytes of resident memory of its process tree."""
