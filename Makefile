@@ -11,9 +11,6 @@ BIN := .venv/bin
 TOOLS := nginx wrk redis-server
 CODE := src tests bench tools
 
-help: ## list the verbs
-	@grep -hE '^[a-z]+: .*## ' Makefile | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
-
 run: setup ## start the gateway on 127.0.0.1:8080, with a simulated Kimi unless MOONSHOT_API_KEY is set
 	@exec $(BIN)/moongate serve --embedded $(ARGS)
 
@@ -47,6 +44,9 @@ clean: ## remove everything that was made: environments, tools, caches, state
 	rm -rf .venv .tools .moongate build dist bench/results .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
 	find . -name __pycache__ -prune -exec rm -rf {} +
 	find . -name '*.egg-info' -prune -exec rm -rf {} +
+
+help: ## list the verbs
+	@grep -hE '^[a-z]+: .*## ' Makefile | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
 
 setup:
 	@sh tools/venv.sh run

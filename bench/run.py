@@ -2,7 +2,7 @@
 
 The subject is pinned to one core, everything else to another; subjects take turns within each repetition, so that a
 busy minute hits all of them; the medians of three repetitions count. What is compared is CPU time, which a busy
-machine disturbs least. docs/operate says how to read the table.
+machine disturbs least.
 """
 
 import argparse
