@@ -198,7 +198,7 @@ def test_flags_of_parts_to_come_are_refused(flag: str) -> None:
 
 def test_nothing_is_missed_that_only_follows_from_another_mistake() -> None:
     assert len(refused("targets: 5")) == 1
-    assert len(refused("routes: 5")) == 1
+    assert len(refused("routes: 5\ntargets: {a: {url: 'http://h'}}")) == 1
     assert len(refused("targets: {}")) == 1
     assert len(refused("routes: {}")) == 1
     assert len(refused("targets: {bad name: {url: 'http://h'}}")) == 1
