@@ -152,7 +152,7 @@ class Entry:
         if attempt.state == State.SETTLED and usage is not None:
             attempt.count(usage, TokensSource.PROVIDER)
         elif attempt.state == State.SETTLED_EST:
-            attempt.count(self._counted(attempt, answer), TokensSource.COUNTED)
+            attempt.count(self._counted(answer), TokensSource.COUNTED)
 
     def _price(self, attempt: AttemptRecord, currency: str) -> None:
         row = self._ledger.prices.row(attempt.model, currency, attempt.started)
@@ -161,13 +161,15 @@ class Entry:
             attempt.price_row = row.id
             attempt.cost_micro = cost(attempt.usage, row)
 
-    def _counted(self, attempt: AttemptRecord, answer: Answer | None) -> Usage:
+    def _counted(self, answer: Answer | None) -> Usage:
+        body = self._call.body
+        given = estimate(body.size("messages") + body.size("tools"))
         if answer is None:
-            return Usage(input=estimate(attempt.request_bytes))
+            return Usage(input=given)
         reasoning = estimate(len(answer.reasoning.encode()))
         calls = sum(len(call.name) + len(call.arguments.encode()) for call in answer.tool_calls)
         output = estimate(len(answer.text.encode()) + calls) + reasoning
-        return Usage(input=estimate(attempt.request_bytes), output=output, reasoning=reasoning)
+        return Usage(input=given, output=output, reasoning=reasoning)
 
     def _end(self) -> None:
         record, reply = self.record, self._reply
