@@ -1,5 +1,6 @@
 """What the tests of the view stand on."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,5 +14,7 @@ def places(tmp_path: Path) -> tuple[Path, Path]:
 
 
 @pytest.fixture
-def folder(places: tuple[Path, Path]) -> "Folder":
-    return Folder(*places, patience=0.05)
+def folder(places: tuple[Path, Path]) -> Iterator[Folder]:
+    folder = Folder(*places, patience=0.05)
+    yield folder
+    folder.close()

@@ -184,6 +184,10 @@ def test_what_only_the_corrupt_view_had_is_salvaged(places: tuple[Path, Path], f
     assert only(folder, "c0000").attempts[0].cost_micro == 42
     assert only(folder, "c1999").billed_micro == 42
     assert only(folder, "new").outcome == "completed"
+    places[1].unlink()
+    assert folder.fold().salvaged == outcomes["completed"] - 1, "the old one is still there to be read"
+    assert folder.fold().salvaged == 0
+    assert folder.outcomes() == outcomes
     journal.close()
 
 

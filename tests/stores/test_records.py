@@ -262,3 +262,4 @@ def test_questions_from_several_threads(places: tuple[Path, Path]) -> None:
         thread.join()
     assert seen == [{"completed": 100}] * 8
     journal.close()
+    folder.close()

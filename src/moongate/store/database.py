@@ -5,7 +5,7 @@ import fcntl
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from itertools import count
+from itertools import count, takewhile
 from pathlib import Path
 
 
@@ -81,13 +81,20 @@ class Database:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if _inode(self.path) != suspect:
                 return None
-            aside = next(name for n in count(1) if not (name := Path(f"{self.path}.corrupt-{n}")).exists())
+            aside = next(name for name in self._names() if not name.exists())
             for end in ("-wal", "-shm", ""):
                 with contextlib.suppress(FileNotFoundError):
                     Path(f"{self.path}{end}").rename(f"{aside}{end}")
             return aside
         finally:
             os.close(lock)
+
+    def asides(self) -> list[Path]:
+        """The files that were moved aside and are still there, oldest first."""
+        return list(takewhile(Path.exists, self._names()))
+
+    def _names(self) -> Iterator[Path]:
+        return (Path(f"{self.path}.corrupt-{number}") for number in count(1))
 
     def close(self) -> None:
         """Close the connection, if there is one."""

@@ -140,14 +140,18 @@ class Folder:
         try:
             folded.aside = self._database.move_aside()
             self._fold_all(folded)
-            if folded.aside is not None:
-                with self._database.transaction() as db:
-                    folded.salvaged = view.salvage(db, folded.aside)
         except (sqlite3.Error, OSError) as error:
             folded.waits = f"{self._database.path.name}: {error}"
 
     def _dead(self, known: dict[str, list[Segment]]) -> set[str]:
         return {owner for owner in known if owners.is_dead(self._directory, owner)}
+
+    def _salvage(self, folded: Folded) -> None:
+        """Whoever moved a file aside may have died before it was read, so this is asked every time."""
+        asides = self._database.asides()
+        if asides and not view.has_salvaged(self._database.connect(), asides):
+            with self._database.transaction() as db:
+                folded.salvaged = sum(view.salvage(db, aside) for aside in asides)
 
     def _fold_all(self, folded: Folded) -> None:
         marks = _marks(self._database.connect())
@@ -166,6 +170,7 @@ class Folder:
                         pass
                 except FormatError as error:
                     folded.waits = str(error)
+        self._salvage(folded)
 
     def _fold_piece(self, owner: str, listed: list[Segment], folded: Folded, *, dead: bool) -> bool:
         """One transaction; returns whether there is more."""

@@ -56,6 +56,7 @@ _TABLES: Final = (
         "CREATE TABLE IF NOT EXISTS holes (segment TEXT, offset INTEGER, size INTEGER, missing INTEGER,"
         " what TEXT, PRIMARY KEY (segment, offset)) WITHOUT ROWID"
     ),
+    "CREATE TABLE IF NOT EXISTS salvaged (name TEXT PRIMARY KEY) WITHOUT ROWID",
 )
 _INDEXES: Final = (
     "calls_request ON calls (request_id)",
@@ -243,11 +244,18 @@ def forget(db: sqlite3.Connection, before: float) -> None:
     db.execute("DELETE FROM calls WHERE created < ? AND outcome <> ''", (before,))
 
 
+def has_salvaged(db: sqlite3.Connection, asides: Iterable[Path]) -> bool:
+    """Whether this view has taken over what could be read from all these databases."""
+    return {aside.name for aside in asides} <= {row[0] for row in db.execute("SELECT name FROM salvaged")}
+
+
 def salvage(db: sqlite3.Connection, aside: Path) -> int:
     """Take over every ended call that can still be read from a damaged database; returns how many were new.
 
-    Reads from both ends, so that one bad page costs only what it held.
+    Reads from both ends, so that one bad page costs only what it held. A database is read once for each view.
     """
+    if not db.execute("INSERT OR IGNORE INTO salvaged VALUES (?)", (aside.name,)).rowcount:
+        return 0
     taken = 0
     for order in ("ASC", "DESC"):
         query = f"SELECT * FROM calls WHERE rank > 0 ORDER BY call_id {order}"  # noqa: S608 - own words
