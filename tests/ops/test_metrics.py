@@ -92,8 +92,14 @@ def test_callers_cannot_make_series_grow() -> None:
     assert values(metrics, "moongate_calls_total") == {("other", "other", "other"): 50}
     assert values(metrics, "moongate_attempts_total") == {("other", "other", "other"): 50}
     assert values(metrics, "moongate_unauthenticated_total") == {("other",): 50}
-    assert values(metrics, "moongate_edits_total") == {("other",): 50}
+    assert values(metrics, "moongate_edits_total") == {("model",): 0, ("other",): 50}
     assert len(metrics._calls) + len(metrics._attempts) + len(metrics._tokens) + len(metrics._first) == 0
+
+
+def test_every_edit_is_counted_by_name() -> None:
+    metrics = measured()
+    metrics.observe(record(edits=["model"]))
+    assert values(metrics, "moongate_edits_total") == {("model",): 1, ("other",): 0}
 
 
 def test_unauthenticated_requests_count_by_public_code() -> None:

@@ -28,6 +28,10 @@ class Ear:
         self.gone += 1
 
 
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 async def until(true: Callable[[], object]) -> None:
     for _ in range(500):
         if true():
@@ -110,7 +114,7 @@ def test_descriptors_arrive_with_their_hello() -> None:
 
 def test_descriptors_that_nobody_takes_are_closed() -> None:
     async def story(line: Channel, _: Ear, theirs: socket.socket) -> None:
-        before = len(os.listdir("/proc/self/fd"))
+        before = open_descriptors()
         read, write = os.pipe()
         socket.send_fds(theirs, [frame(Scrape(1))], [write])
         await asyncio.sleep(0.05)
@@ -118,7 +122,7 @@ def test_descriptors_that_nobody_takes_are_closed() -> None:
         line.close()
         assert os.read(read, 1) == b""
         os.close(read)
-        assert len(os.listdir("/proc/self/fd")) == before - 1
+        assert open_descriptors() == before - 1
 
     joined(story)
 
@@ -144,7 +148,7 @@ def test_a_frame_without_end_closes_the_channel() -> None:
 
 def test_who_never_reads_is_given_up() -> None:
     async def story(line: Channel, ear: Ear, _: socket.socket) -> None:
-        for _ in range(20):
+        for _again in range(20):
             line.send(Control(bytes(1_000_000)))
         assert (line.is_open, ear.gone) == (False, 1)
 

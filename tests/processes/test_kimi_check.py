@@ -2,8 +2,9 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -31,9 +32,9 @@ def upstream(port: int = 0) -> Iterator[int]:
         thread.join()
 
 
-def kimi(answer: tuple[int, bytes]) -> tuple[int, str]:
-    status, body = answer
-    return status, json.loads(body)["checks"]["kimi_api"]
+def shows(ask: Callable[[], tuple[int, bytes]], expected: tuple[int, str]) -> bool:
+    status, body = ask()
+    return (status, json.loads(body)["checks"]["kimi_api"]) == expected
 
 
 def test_the_end_of_the_upstream_shows_within_5_s_on_both_listeners(tmp_path: Path) -> None:
@@ -48,8 +49,8 @@ def test_the_end_of_the_upstream_shows_within_5_s_on_both_listeners(tmp_path: Pa
         )
         with upstream(port):
             for ask in asks:
-                eventually(lambda ask=ask: kimi(ask()) == (200, "ok"), 5)
+                eventually(partial(shows, ask, (200, "ok")), 5)
             assert gateway.metric("moongate_upstream_up") == {'{target="kimi"}': 1.0}
         for ask in asks:
-            eventually(lambda ask=ask: kimi(ask()) == down, 5)
+            eventually(partial(shows, ask, down), 5)
         assert gateway.metric("moongate_upstream_up") == {'{target="kimi"}': 0.0}

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 
@@ -49,20 +50,24 @@ def test_a_slot_without_a_worker_is_answered_503_after_5_s_until_one_is_back(tmp
         assert {gateway.get()[0] for _ in range(40)} == {HTTPStatus.OK}
 
 
+def is_served_by_another(gateway: Gateway, pid: int) -> bool:
+    return gateway.serving_pid() != pid
+
+
 def test_dead_workers_leave_neither_zombies_nor_descriptors(tmp_path: Path) -> None:
     with Gateway(tmp_path) as gateway:
         pid = gateway.supervisor.pid
         time.sleep(0.3)  # until our own question to the admin listener is closed there too
-        before = len(os.listdir(f"/proc/{pid}/fd"))
+        before = len(list(Path(f"/proc/{pid}/fd").iterdir()))
         inside = gateway.get()[1]
         for _ in range(3):
             killed = gateway.serving_pid()
             os.kill(killed, signal.SIGKILL)
-            eventually(lambda killed=killed: gateway.serving_pid() != killed)
+            eventually(partial(is_served_by_another, gateway, killed))
         eventually(gateway.is_ready)
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         assert children == [str(gateway.serving_pid())]
-        eventually(lambda: len(os.listdir(f"/proc/{pid}/fd")) == before)
+        eventually(lambda: len(list(Path(f"/proc/{pid}/fd").iterdir())) == before)
         assert inside.split(b'"fds"')[1] == gateway.get()[1].split(b'"fds"')[1]
 
 

@@ -115,7 +115,8 @@ class Toy:
             writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nbegin ")
             await asyncio.sleep(float(rest[0]))
             writer.write(b"end\r\n")
-            self.draining or writer.close()
+            if not self.draining:
+                writer.close()
             return
         if verb == "stall":
             sleep(float(rest[0]))  # noqa: ASYNC251 - a stalled loop is what this is about
@@ -137,7 +138,7 @@ class Toy:
                 "pid": os.getpid(),
                 "slot": self.slot,
                 "control": self.control.decode(),
-                "fds": len(os.listdir("/proc/self/fd")),
+                "fds": len(list(Path("/proc/self/fd").iterdir())),
             }
         ).encode()
 

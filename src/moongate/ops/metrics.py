@@ -119,6 +119,11 @@ SOURCES: Final = frozenset(source.value for source in Source)
 CODES: Final = frozenset(facts.code for facts in FACTS.values()) | {NONE, CRASHED}
 _CODE_OF: Final = {fault.value: facts.code for fault, facts in FACTS.items()}
 REACHES: Final = frozenset(reach.label for reach in Reach)
+EDITS: Final = frozenset(
+    "model stream_options.include_usage thinking prompt_cache_key max_tokens max_completion_tokens "
+    "temperature top_p n presence_penalty frequency_penalty".split()
+)
+"""The closed list of edits of DESIGN section 1, sampling members by name."""
 TOKEN_KINDS: Final = ("input", "output", "cached", "reasoning", "cache_write")
 
 
@@ -173,7 +178,10 @@ class Cells:
 
     def cell(self, family: str, *labels: str) -> Cell:
         """The counter or gauge with these label values."""
-        return self._cells.setdefault((family, labels), Cell())
+        key = (family, labels)
+        if key not in self._cells:
+            self._cells[key] = Cell()
+        return self._cells[key]
 
     def spread(self, family: str, *labels: str) -> Spread:
         """The histogram with these label values."""
@@ -206,15 +214,15 @@ class CallMetrics:
     `routes`, `targets` and `edits` are the closed sets of this gateway's settings.
     """
 
-    def __init__(self, routes: Iterable[str], targets: Iterable[str], edits: Iterable[str] = ()) -> None:
+    def __init__(self, routes: Iterable[str], targets: Iterable[str], edits: Iterable[str] = EDITS) -> None:
         self._routes = frozenset(routes)
         self._targets = frozenset(targets)
-        self._edits = frozenset(edits)
         self.cells = Cells()
         self.in_flight = self.cells.cell("moongate_in_flight")
         self.connections = self.cells.cell("moongate_connections")
         self.journal_bytes = self.cells.cell("moongate_journal_bytes_total")
         self.cut = self.cells.cell("moongate_drain_cut_total")
+        self._edited = {edit: self.cells.cell("moongate_edits_total", edit) for edit in (*edits, OTHER)}
         self._calls: dict[tuple[str, str, str], _Calls] = {}
         self._attempts: dict[tuple[str, str, str], Cell] = {}
         self._tokens: dict[tuple[str, str], tuple[Cell, ...]] = {}
@@ -243,7 +251,7 @@ class CallMetrics:
             key = (attempt.target, attempt.code, attempt.reach)
             (self._attempts.get(key) or self._attempts_of(*key)).value += 1
         for edit in record.edits:
-            self.cells.cell("moongate_edits_total", _known(edit, self._edits)).value += 1
+            (self._edited.get(edit) or self._edited[OTHER]).value += 1
 
     def unauthenticated(self, code: str) -> None:
         """Count a request that was refused before anybody's key was found; `code` is its fault, or that one's code."""
