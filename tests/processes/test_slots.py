@@ -9,7 +9,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.processes.house import Gateway, Load, eventually
+from tests.processes.house import Gateway, Load, eventually, is_alive
 
 
 def test_two_workers_share_a_port_and_have_a_socket_each(tmp_path: Path) -> None:
@@ -48,6 +48,16 @@ def test_what_a_dead_worker_counted_stays_in_the_totals(tmp_path: Path) -> None:
         eventually(lambda: gateway.serving_pid(0) != pid)
         assert sum(gateway.metric("moongate_calls_total").values()) >= 7
         assert gateway.metric("moongate_worker_restarts_total") == {'{slot="0"}': 1.0, '{slot="1"}': 0.0}
+
+
+def test_a_worker_that_leaves_in_order_takes_no_count_with_it(tmp_path: Path) -> None:
+    with Gateway(tmp_path) as gateway:
+        for _ in range(2):
+            pid = gateway.serving_pid()
+            gateway.get()
+            os.kill(pid, 15)
+            eventually(lambda: not is_alive(pid))  # noqa: B023 - called before the next pid
+        eventually(lambda: sum(gateway.metric("moongate_calls_total").values()) == 4)
 
 
 def test_a_worker_that_does_not_answer_costs_a_scrape_300_ms(tmp_path: Path) -> None:

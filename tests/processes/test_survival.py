@@ -86,6 +86,17 @@ def test_a_worker_that_dies_while_the_supervisor_replaces_itself_is_replaced(tmp
         eventually(lambda: len(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()) == 1)
 
 
+def test_a_sigterm_that_comes_while_the_supervisor_replaces_itself_is_not_lost(tmp_path: Path) -> None:
+    with Gateway(tmp_path) as gateway:
+        worker = gateway.serving_pid()
+        gateway.signal(signal.SIGUSR2)
+        eventually(lambda: "re-executing" in gateway.log)
+        time.sleep(0.2)
+        gateway.signal(signal.SIGTERM)
+        assert gateway.supervisor.wait(10) == 0
+        assert not is_alive(worker)
+
+
 def test_a_second_supervisor_of_one_state_is_refused_with_a_sentence(tmp_path: Path) -> None:
     with Gateway(tmp_path) as gateway:
         second = gateway.launch()
