@@ -23,7 +23,7 @@ from moongate import __version__, channel, heirloom, listening
 from moongate.channel import Checks, Control, Drain, Reception, Scrape, Snapshot, Welcome
 from moongate.chores import Chore, Chores
 from moongate.core.settings import Settings
-from moongate.fleet import Fleet, Terms
+from moongate.fleet import WORKERS_FILE, Fleet, Terms
 from moongate.heirloom import Heirloom
 from moongate.ops import log as ops_log
 from moongate.ops.health import OK, all_off
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 SCRAPE_SECONDS: Final = 0.3
 """How long `/metrics` waits for workers; who does not answer counts as it last said."""
+_ADDRESSES_FILE: Final = "addresses.json"
 _FOLLOW_SECONDS: Final = 0.25
 _HURRY_SECONDS: Final = 3.0
 _MARGIN_SECONDS: Final = 5.0
@@ -101,6 +102,8 @@ def run(
 def _execute_again(left: Heirloom) -> Heirloom | None:
     """Become the new image; if that cannot be, go on as the old one with what was left to the new."""
     heirloom.leave(left)
+    sys.stdout.flush()  # exec drops what is still buffered
+    sys.stderr.flush()
     try:
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - our own command line, no shell
     except OSError:
@@ -170,7 +173,8 @@ class Supervisor:
         reception.close()
         if not ends:
             return self._heirloom(sock, admin_sock)
-        self._fleet.terms.channel.unlink(missing_ok=True)
+        for name in (self._fleet.terms.channel.name, WORKERS_FILE, _ADDRESSES_FILE):
+            (self._run_folder / name).unlink(missing_ok=True)
         sock.close()
         admin_sock.close()
         return None
@@ -190,7 +194,7 @@ class Supervisor:
     def _announce(self, admin_sock: socket.socket) -> None:
         """Say where everything answers, in the log and in `run/addresses.json`."""
         addresses = {"listen": self._fleet.addresses, "admin": listening.shown(admin_sock)}
-        (self._run_folder / "addresses.json").write_bytes(msgspec.json.encode(addresses))
+        (self._run_folder / _ADDRESSES_FILE).write_bytes(msgspec.json.encode(addresses))
         log.info("listening on %s; admin on %s", ", ".join(self._fleet.addresses), addresses["admin"])
 
     def _heed_signals(self) -> None:

@@ -44,7 +44,7 @@ def test_live_answers_finish_and_then_everybody_leaves(tmp_path: Path) -> None:
         assert gateway.supervisor.wait(10) == 0
         assert 1.0 < time.monotonic() - started < 5.0
         assert not [pid for pid in workers if is_alive(pid)]
-        assert not list((tmp_path / "run").glob("*.sock"))
+        assert not list((tmp_path / "run").iterdir())
         assert (tmp_path / "chores").read_text() == str(gateway.supervisor.pid)
 
 

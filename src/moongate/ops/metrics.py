@@ -120,19 +120,10 @@ CODES: Final = frozenset(facts.code for facts in FACTS.values()) | {NONE, CRASHE
 _CODE_OF: Final = {fault.value: facts.code for fault, facts in FACTS.items()}
 REACHES: Final = frozenset(reach.label for reach in Reach)
 EDITS: Final = frozenset(
-    [
-        "model",
-        "stream_options.include_usage",
-        "thinking",
-        "prompt_cache_key",
-        "max_tokens",
-        "max_completion_tokens",
-        "temperature",
-        "top_p",
-        "n",
-        "presence_penalty",
-        "frequency_penalty",
-    ]
+    (
+        *("model", "stream_options.include_usage", "thinking", "prompt_cache_key", "max_tokens"),
+        *("max_completion_tokens", "temperature", "top_p", "n", "presence_penalty", "frequency_penalty"),
+    )
 )
 """The closed list of edits of DESIGN section 1, sampling members by name."""
 TOKEN_KINDS: Final = ("input", "output", "cached", "reasoning", "cache_write")
