@@ -1,9 +1,10 @@
 """Scripts: rules that say which requests meet which faults, from a file, a command or the control endpoint.
 
 A rule is an object: `fault` (the header form or an object), conditions under `match` (`path`, the chat
-endpoint unless told, `model`, `key`, `host` equal; `text` found in the body; `stream` true or false), `skip` and `times` (let that many matching
-requests pass first, then fault that many), `every` (each n-th only), `probability` by seeded dice, `from` and
-`until` in seconds since the script was set. The first rule that applies decides.
+endpoint unless told; `model`, `key`, `host` equal; `text` found in the body; `stream` true or false),
+`skip` and `times` (let that many matching requests pass first, then fault that many), `every` (each n-th
+only), `probability` by seeded dice, `from` and `until` in seconds since the script was set or since each
+`period` began. The first rule that applies decides.
 """
 
 import json
