@@ -16,7 +16,8 @@ _decode: Final = msgspec.json.decode
 
 
 def contents(reply: Reply) -> list[Content]:
-    """The content of a reply, without its acts."""
+    """The content of a reply, without its acts. A stream that was to be made bit by bit is made at once."""
+    reply.items = list(reply.items)
     return [item for item in reply.items if not isinstance(item, Act)]
 
 

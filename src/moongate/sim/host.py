@@ -238,7 +238,7 @@ class Host:
         exchange = self._run(request, ask, account, key_id)
         try:
             self._bend(exchange, specs, Case({}, ask.stream, f"{account.id}<{key_id}>"))
-        except ValueError:
+        except BaseException:
             self.finish(exchange, complete=None)
             raise
         return exchange

@@ -55,9 +55,12 @@ async def play(reply: Reply, wire: Wire, tally: Tally) -> bool:
     """
     loop = asyncio.get_running_loop()
     start = loop.time()
+    player = _Player(reply, wire, tally, start)
     try:
-        return await _Player(reply, wire, tally, start).run()
+        return await player.run()
     except asyncio.CancelledError:
+        if player.ended:
+            return True  # the answer was whole; the peer left because it had it
         if reply.whole and reply.per_token > 0:
             made = int((loop.time() - start - reply.first) / reply.per_token)
             tally.emitted = max(tally.emitted, min(made, _tokens(reply)))
@@ -74,7 +77,7 @@ class _Player:
         self._first = start + reply.first
         self._now = asyncio.get_running_loop().time
         self._headless = True
-        self._ended = False
+        self.ended = False
 
     async def run(self) -> bool:
         """Send everything; whether the message was ended as its framing asks."""
@@ -87,11 +90,11 @@ class _Player:
         for item in reply.items:
             if isinstance(item, Act):
                 if await self._act(item):
-                    return self._ended
+                    return self.ended
             else:
                 await self._content(*item)
         self._head()
-        if not self._ended:
+        if not self.ended:
             self._wire.end(reply)
         return True
 
@@ -104,7 +107,7 @@ class _Player:
         if act.do is Do.HEAD:
             self._head()
             return False
-        self._ended = self._ended or act.do is Do.END
+        self.ended = self.ended or act.do is Do.END
         return await perform(act, self._reply, self._wire)
 
     async def _content(self, data: bytes, tokens: int) -> None:

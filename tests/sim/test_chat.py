@@ -1,6 +1,7 @@
 """What the simulated Kimi answers when all goes well."""
 
 import json
+import time
 from typing import Any
 
 from hypothesis import given
@@ -12,6 +13,7 @@ from moongate.sim.clients import Client, Response, chat_bytes
 from moongate.sim.config import Config, HostConfig
 from moongate.sim.models import live
 from moongate.sim.rules import judge
+from tests.sim.world import World, run
 
 TOOL = {
     "type": "function",
@@ -47,8 +49,8 @@ def merged_calls(response: Response) -> list[dict[str, Any]]:
     return [calls[index] for index in sorted(calls)]
 
 
-def test_a_plain_answer_thinks_and_counts(sim):
-    async def story(world):
+def test_a_plain_answer_thinks_and_counts() -> None:
+    async def story(world: World) -> None:
         response = await world.chat()
         answer = response.json()
         message, usage = answer["choices"][0]["message"], answer["usage"]
@@ -67,11 +69,11 @@ def test_a_plain_answer_thinks_and_counts(sim):
         assert "prompt_tokens_details" not in usage
         assert "system_fingerprint" not in answer
 
-    sim(story)
+    run(story)
 
 
-def test_a_stream_says_what_the_plain_answer_says_thinking_first(sim):
-    async def story(world):
+def test_a_stream_says_what_the_plain_answer_says_thinking_first() -> None:
+    async def story(world: World) -> None:
         plain = await world.chat()
         stream = await world.chat(stream=True)
         assert stream.head.get("content-type") == "text/event-stream"
@@ -85,11 +87,11 @@ def test_a_stream_says_what_the_plain_answer_says_thinking_first(sim):
         assert len({chunk["id"] for chunk in chunks}) == 1
         assert all(chunk["system_fingerprint"].startswith("fpv0_") for chunk in chunks)
 
-    sim(story)
+    run(story)
 
 
-def test_usage_stands_in_the_finishing_choice_and_on_request_in_a_chunk_of_its_own(sim):
-    async def story(world):
+def test_usage_stands_in_the_finishing_choice_and_on_request_in_a_chunk_of_its_own() -> None:
+    async def story(world: World) -> None:
         bare = (await world.chat(stream=True)).objects()
         asked = (await world.chat(stream=True, stream_options={"include_usage": True})).objects()
         assert bare[-1]["choices"][0]["finish_reason"] == "stop"
@@ -98,21 +100,21 @@ def test_usage_stands_in_the_finishing_choice_and_on_request_in_a_chunk_of_its_o
         assert asked[-1]["choices"] == []
         assert asked[-1]["usage"] == asked[-2]["choices"][0]["usage"]
 
-    sim(story)
+    run(story)
 
 
-def test_thinking_can_be_switched_off(sim):
-    async def story(world):
+def test_thinking_can_be_switched_off() -> None:
+    async def story(world: World) -> None:
         message = (await world.chat(thinking=OFF)).json()["choices"][0]["message"]
         assert "reasoning_content" not in message
         stream = await world.chat(thinking=OFF, stream=True)
         assert "reasoning_content" not in stream.body.decode()
 
-    sim(story)
+    run(story)
 
 
-def test_the_cap_counts_thinking_too(sim):
-    async def story(world):
+def test_the_cap_counts_thinking_too() -> None:
+    async def story(world: World) -> None:
         answer = (await world.chat(max_tokens=3)).json()
         assert answer["choices"][0]["message"]["content"] == ""
         assert answer["choices"][0]["finish_reason"] == "length"
@@ -121,28 +123,28 @@ def test_the_cap_counts_thinking_too(sim):
         assert longer["usage"]["completion_tokens"] == 40
         assert longer["choices"][0]["message"]["content"]
 
-    sim(story)
+    run(story)
 
 
-def test_equal_requests_get_equal_answers_and_another_seed_another(sim):
+def test_equal_requests_get_equal_answers_and_another_seed_another() -> None:
     seen: list[str] = []
 
-    async def story(world):
+    async def story(world: World) -> None:
         seen.append((await world.chat()).text())
         assert (await world.chat()).text() == seen[-1]
         assert (await world.chat(messages=ask("hello?"))).text() != seen[-1]
         assert (await world.chat(user="u", metadata={"a": 1}, max_tokens=30_000)).text() == seen[-1]
 
-    sim(story, Config(seed="one"))
-    sim(story, Config(seed="one"))
-    sim(story, Config(seed="two"))
+    run(story, Config(seed="one"))
+    run(story, Config(seed="one"))
+    run(story, Config(seed="two"))
     assert seen[0] == seen[1] != seen[2]
 
 
-def test_sampling_lets_equal_requests_differ_and_repeats_with_the_seed(sim):
+def test_sampling_lets_equal_requests_differ_and_repeats_with_the_seed() -> None:
     runs: list[list[str]] = []
 
-    async def story(world):
+    async def story(world: World) -> None:
         runs.append([(await world.chat()).text() for _ in range(4)])
         assert len(set(runs[-1])) == 4
         assert (await world.chat(sim={"sampling": False})).text() == (
@@ -150,23 +152,23 @@ def test_sampling_lets_equal_requests_differ_and_repeats_with_the_seed(sim):
         ).text()
 
     config = Config(hosts=(HostConfig(sampling=True),))
-    sim(story, config)
-    sim(story, config)
+    run(story, config)
+    run(story, config)
     assert runs[0] == runs[1]
 
 
-def test_chinese_is_answered_in_chinese(sim):
-    async def story(world):
-        text = (await world.chat(messages=ask("你好，月亮"))).text()
+def test_chinese_is_answered_in_chinese() -> None:
+    async def story(world: World) -> None:
+        text = (await world.chat(messages=ask("你好月亮"))).text()
         assert any("\u4e00" <= char <= "\u9fff" for char in text)
         assert not any(char.isascii() and char.isalpha() for char in text)
 
-    sim(story)
+    run(story)
 
 
-def test_unknown_members_are_ignored(sim):
-    async def story(world):
-        extra = {
+def test_unknown_members_are_ignored() -> None:
+    async def story(world: World) -> None:
+        extra: dict[str, Any] = {
             "store": True,
             "metadata": {},
             "verbosity": "low",
@@ -175,11 +177,11 @@ def test_unknown_members_are_ignored(sim):
         }
         assert (await world.chat(**extra)).status == 200
 
-    sim(story)
+    run(story)
 
 
-def test_a_named_tool_is_called_with_arguments_that_fit(sim):
-    async def story(world):
+def test_a_named_tool_is_called_with_arguments_that_fit() -> None:
+    async def story(world: World) -> None:
         answer = (await world.chat(messages=ask("use get_weather"), tools=[TOOL])).json()
         choice = answer["choices"][0]
         call = choice["message"]["tool_calls"][0]
@@ -193,11 +195,11 @@ def test_a_named_tool_is_called_with_arguments_that_fit(sim):
         plain = (await world.chat(messages=ask("hello"), tools=[TOOL])).json()
         assert "tool_calls" not in plain["choices"][0]["message"]
 
-    sim(story)
+    run(story)
 
 
-def test_parallel_calls_are_interleaved_in_a_stream(sim):
-    async def story(world):
+def test_parallel_calls_are_interleaved_in_a_stream() -> None:
+    async def story(world: World) -> None:
         stream = await world.chat(
             messages=ask("use get_weather and get_time"), tools=[TOOL, TIME], thinking=OFF, stream=True
         )
@@ -217,11 +219,11 @@ def test_parallel_calls_are_interleaved_in_a_stream(sim):
         assert order[:4] == [0, 1, 0, 1]
         assert stream.objects()[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
-    sim(story)
+    run(story)
 
 
-def test_a_forced_tool_is_called_and_none_is_obeyed(sim):
-    async def story(world):
+def test_a_forced_tool_is_called_and_none_is_obeyed() -> None:
+    async def story(world: World) -> None:
         named = {"type": "function", "function": {"name": "get_time"}}
         answer = (await world.chat(tools=[TOOL, TIME], tool_choice=named, thinking=OFF)).json()
         assert answer["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "get_time"
@@ -230,11 +232,11 @@ def test_a_forced_tool_is_called_and_none_is_obeyed(sim):
         answer = (await world.chat(messages=ask("use get_weather"), tools=[TOOL], tool_choice="none")).json()
         assert answer["choices"][0]["finish_reason"] == "stop"
 
-    sim(story)
+    run(story)
 
 
-def test_the_index_of_a_call_goes_on_over_the_conversation_and_a_tool_s_answer_is_answered(sim):
-    async def story(world):
+def test_the_index_of_a_call_goes_on_over_the_conversation_and_a_tool_s_answer_is_answered() -> None:
+    async def story(world: World) -> None:
         call = {"id": "call_x", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
         history = [
             *ask("use get_weather"),
@@ -247,10 +249,10 @@ def test_the_index_of_a_call_goes_on_over_the_conversation_and_a_tool_s_answer_i
         answer = (await world.chat(messages=more, tools=[TOOL])).json()
         assert answer["choices"][0]["message"]["tool_calls"][0]["id"] == "functions.get_weather:1"
 
-    sim(story)
+    run(story)
 
 
-def test_structured_output_fits_its_schema(sim):
+def test_structured_output_fits_its_schema() -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -264,7 +266,7 @@ def test_structured_output_fits_its_schema(sim):
         "$defs": {"deep": {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}},
     }
 
-    async def story(world):
+    async def story(world: World) -> None:
         form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
         value = json.loads((await world.chat(response_format=form, stream=True)).text())
         assert len(value["name"]) >= 30
@@ -276,20 +278,20 @@ def test_structured_output_fits_its_schema(sim):
             json.loads((await world.chat(response_format={"type": "json_object"})).text()), dict
         )
 
-    sim(story)
+    run(story)
 
 
-def test_stop_ends_the_text_before_the_word(sim):
-    async def story(world):
+def test_stop_ends_the_text_before_the_word() -> None:
+    async def story(world: World) -> None:
         whole = (await world.chat()).text()
         word = whole.split()[5]
         assert (await world.chat(stop=[word])).text() == whole[: whole.index(word)]
 
-    sim(story)
+    run(story)
 
 
-def test_steering_sets_lengths_words_and_pieces(sim):
-    async def story(world):
+def test_steering_sets_lengths_words_and_pieces() -> None:
+    async def story(world: World) -> None:
         usage = (await world.chat(sim={"output_tokens": 500})).json()["usage"]
         assert usage["completion_tokens"] == 500
         usage = (await world.chat(sim={"output_tokens": 50, "reasoning_tokens": 20})).json()["usage"]
@@ -302,7 +304,7 @@ def test_steering_sets_lengths_words_and_pieces(sim):
         assert 5 <= len(deltas) <= 10
         assert (await world.chat(sim={"output_tokens": "many", "chunks": -1, "text": 7})).status == 200
 
-    sim(story)
+    run(story)
 
 
 def continued(members: dict[str, Any], prefix: str, reasoning: str) -> tuple[str, str]:
@@ -315,7 +317,7 @@ def continued(members: dict[str, Any], prefix: str, reasoning: str) -> tuple[str
 
 
 @given(st.sampled_from(["hello", "你好"]), st.floats(0, 1), st.booleans())
-def test_partial_mode_continues_the_very_text_at_every_cut(words, where, thinks):
+def test_partial_mode_continues_the_very_text_at_every_cut(words: str, where: float, thinks: bool) -> None:
     members: dict[str, Any] = {"model": "kimi-k2.5", "messages": ask(words)}
     if not thinks:
         members["thinking"] = OFF
@@ -327,8 +329,8 @@ def test_partial_mode_continues_the_very_text_at_every_cut(words, where, thinks)
     assert finish == "stop"
 
 
-def test_partial_mode_over_the_wire_excludes_the_prefix_and_counts_only_what_is_new(sim):
-    async def story(world):
+def test_partial_mode_over_the_wire_excludes_the_prefix_and_counts_only_what_is_new() -> None:
+    async def story(world: World) -> None:
         whole = (await world.chat()).json()
         message, used = whole["choices"][0]["message"], whole["usage"]["completion_tokens"]
         cut = len(message["content"]) // 2
@@ -344,11 +346,11 @@ def test_partial_mode_over_the_wire_excludes_the_prefix_and_counts_only_what_is_
         assert stream.objects()[-1]["choices"][0]["usage"]["completion_tokens"] < used
         assert (await world.book())[-1]["partial"]
 
-    sim(story)
+    run(story)
 
 
-def test_partial_mode_continues_a_thought_when_no_word_was_said(sim):
-    async def story(world):
+def test_partial_mode_continues_a_thought_when_no_word_was_said() -> None:
+    async def story(world: World) -> None:
         message = (await world.chat()).json()["choices"][0]["message"]
         thought = message["reasoning_content"]
         last = {"role": "assistant", "content": "", "reasoning_content": thought[:20], "partial": True}
@@ -356,21 +358,21 @@ def test_partial_mode_continues_a_thought_when_no_word_was_said(sim):
         assert thought[:20] + rest["reasoning_content"] == thought
         assert rest["content"] == message["content"]
 
-    sim(story)
+    run(story)
 
 
-def test_a_prefix_that_was_never_said_is_continued_all_the_same(sim):
-    async def story(world):
+def test_a_prefix_that_was_never_said_is_continued_all_the_same() -> None:
+    async def story(world: World) -> None:
         last = {"role": "assistant", "content": "No such words", "partial": True}
         first = (await world.chat(messages=[*ask("hello"), last])).text()
         assert first
         assert (await world.chat(messages=[*ask("hello"), last])).text() == first
 
-    sim(story)
+    run(story)
 
 
-def test_a_cut_answer_and_its_continuation_make_the_tokens_of_the_whole(sim):
-    async def story(world):
+def test_a_cut_answer_and_its_continuation_make_the_tokens_of_the_whole() -> None:
+    async def story(world: World) -> None:
         whole = (await world.chat(thinking=OFF)).json()
         part = (await world.chat(thinking=OFF, max_tokens=10)).json()
         text = part["choices"][0]["message"]["content"]
@@ -380,12 +382,12 @@ def test_a_cut_answer_and_its_continuation_make_the_tokens_of_the_whole(sim):
         used = [one["usage"]["completion_tokens"] for one in (part, rest, whole)]
         assert used[0] + used[1] == used[2]
 
-    sim(story)
+    run(story)
 
 
-def test_n_answers_where_the_model_allows_it(sim):
-    async def story(world):
-        old = {"model": "moonshot-v1-8k", "temperature": 0.5, "n": 2}
+def test_n_answers_where_the_model_allows_it() -> None:
+    async def story(world: World) -> None:
+        old: dict[str, Any] = {"model": "moonshot-v1-8k", "temperature": 0.5, "n": 2}
         choices = (await world.chat(**old)).json()["choices"]
         assert [choice["index"] for choice in choices] == [0, 1]
         assert choices[0]["message"]["content"] != choices[1]["message"]["content"]
@@ -399,13 +401,11 @@ def test_n_answers_where_the_model_allows_it(sim):
             )
             assert text == choices[index]["message"]["content"]
 
-    sim(story)
+    run(story)
 
 
-def test_the_pace_is_what_was_asked_for(sim):
-    async def story(world):
-        import time
-
+def test_the_pace_is_what_was_asked_for() -> None:
+    async def story(world: World) -> None:
         for stream in (True, False):
             began = time.monotonic()
             await world.chat(
@@ -414,13 +414,11 @@ def test_the_pace_is_what_was_asked_for(sim):
             took = time.monotonic() - began
             assert 0.28 <= took < 1.5, took
 
-    sim(story)
+    run(story)
 
 
-def test_the_head_of_a_stream_comes_before_its_first_token(sim):
-    async def story(world):
-        import time
-
+def test_the_head_of_a_stream_comes_before_its_first_token() -> None:
+    async def story(world: World) -> None:
         async with Client(world.running.port) as client:
             began = time.monotonic()
             await client.send(chat_bytes({"stream": True, "sim": {"first_token": 0.3}}))
@@ -430,4 +428,4 @@ def test_the_head_of_a_stream_comes_before_its_first_token(sim):
             assert head < 0.25
             assert time.monotonic() - began >= 0.3
 
-    sim(story)
+    run(story)

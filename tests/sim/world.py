@@ -5,8 +5,6 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import pytest
-
 from moongate.sim.clients import Client, Response, chat_bytes, request_bytes
 from moongate.sim.config import Config
 from moongate.sim.serve import Running, start
@@ -55,7 +53,6 @@ class World:
 
 
 Story = Callable[[World], Awaitable[None]]
-Run = Callable[..., None]
 
 
 async def _told(story: Story, config: Config) -> None:
@@ -75,11 +72,6 @@ async def _told(story: Story, config: Config) -> None:
     assert all(account.running == 0 for account in running.sim.accounts.everyone())
 
 
-@pytest.fixture
-def sim() -> Run:
+def run(story: Story, config: Config | None = None) -> None:
     """Run a story; afterwards nothing may be left over: no task, connection, slot or open execution."""
-
-    def run(story: Story, config: Config | None = None) -> None:
-        asyncio.run(_told(story, config or Config()))
-
-    return run
+    asyncio.run(_told(story, config or Config()))

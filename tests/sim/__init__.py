@@ -1,0 +1,1 @@
+"""The simulated Kimi judges the gateway; here it is judged itself, from plain sockets."""
