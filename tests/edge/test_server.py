@@ -19,7 +19,11 @@ CLOSE = b"Connection: close\r\n\r\n"
 
 
 def post(body: bytes, *lines: bytes) -> bytes:
-    return b"POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n%b\r\n%b" % (len(body), b"".join(lines), body)
+    return b"POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n%b\r\n%b" % (
+        len(body),
+        b"".join(lines),
+        body,
+    )
 
 
 @LOOPS
@@ -30,9 +34,12 @@ def test_a_request_is_answered_and_the_connection_kept(loop: str) -> None:
             for number in range(3):
                 await client.send(post(b"body %d" % number))
                 await client.until(b"body %d" % number)
-            assert client.got.count(
-                b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\nContent-Length: 14\r\n\r\n"
-            ) == 3
+            assert (
+                client.got.count(
+                    b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\nContent-Length: 14\r\n\r\n"
+                )
+                == 3
+            )
             assert b"Server" not in client.got
             assert [head.peer for head, _ in stage.api.seen] == ["127.0.0.1"] * 3
 
@@ -138,7 +145,9 @@ def test_expect_is_answered_after_the_key_was_found_good(loop: str) -> None:
     run(main(), loop)
 
 
-@pytest.mark.parametrize("request_", [post(b"hello", b"Expect: 100-continue\r\n"), post(b"", b"Expect: 100-continue\r\n")])
+@pytest.mark.parametrize(
+    "request_", [post(b"hello", b"Expect: 100-continue\r\n"), post(b"", b"Expect: 100-continue\r\n")]
+)
 def test_no_continue_where_nothing_is_waited_for(request_: bytes) -> None:
     async def main() -> None:
         async with serving() as stage:
@@ -185,7 +194,9 @@ def test_chunked_requests_and_their_trailers(loop: str) -> None:
         async with serving() as stage:
             client = await stage.client()
             head = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTrailer: X-Late\r\n\r\n"
-            await client.send(head + b"5\r\nhello\r\n6;a=b\r\n world\r\n0\r\nX-Late: 1\r\nContent-Length: 3\r\n\r\n" + GET)
+            await client.send(
+                head + b"5\r\nhello\r\n6;a=b\r\n world\r\n0\r\nX-Late: 1\r\nContent-Length: 3\r\n\r\n" + GET
+            )
             await client.until(b"GET /a")
             (first, body), (second, _) = stage.api.seen
             assert body == b"hello world"
@@ -292,7 +303,9 @@ def test_a_refusal_of_the_key_keeps_the_connection_unless_a_body_was_announced()
         async with serving() as stage:
             client = await stage.client()
             bad = b"Authorization: Bearer bad\r\n"
-            await client.send(GET.replace(b"\r\n\r\n", b"\r\n" + bad + b"\r\n") + GET + post(b"x" * 100, bad) + GET)
+            await client.send(
+                GET.replace(b"\r\n\r\n", b"\r\n" + bad + b"\r\n") + GET + post(b"x" * 100, bad) + GET
+            )
             assert statuses(await client.rest()) == [401, 200, 401]
             assert b"WWW-Authenticate: Bearer" in client.got
             assert stage.server.refused == {Fault.UNAUTHENTICATED: 2}
@@ -306,7 +319,9 @@ def test_a_refusal_reaches_a_client_that_is_still_sending(loop: str) -> None:
     async def main() -> None:
         async with serving() as stage:
             client = await stage.client()
-            sender = asyncio.create_task(client.send(post(b"x" * 30_000_000, b"Authorization: Bearer bad\r\n")))
+            sender = asyncio.create_task(
+                client.send(post(b"x" * 30_000_000, b"Authorization: Bearer bad\r\n"))
+            )
             assert statuses(await client.rest()) == [401]
             await sender
             assert not stage.api.seen
@@ -320,8 +335,14 @@ def test_a_refusal_reaches_a_client_that_is_still_sending(loop: str) -> None:
         (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 16_000 + b"\r\n", 200),
         (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 16_384 + b"\r\n", 431),
         (b"GET /" + b"x" * 16_384 + b" HTTP/1.1\r\nHost: a\r\n", 431),
-        (b"GET / HTTP/1.1\r\nHost: a\r\n" + b"".join(b"X%d: %b\r\n" % (n, b"x" * 6000) for n in range(10)), 200),
-        (b"GET / HTTP/1.1\r\nHost: a\r\n" + b"".join(b"X%d: %b\r\n" % (n, b"x" * 6000) for n in range(11)), 431),
+        (
+            b"GET / HTTP/1.1\r\nHost: a\r\n" + b"".join(b"X%d: %b\r\n" % (n, b"x" * 6000) for n in range(10)),
+            200,
+        ),
+        (
+            b"GET / HTTP/1.1\r\nHost: a\r\n" + b"".join(b"X%d: %b\r\n" % (n, b"x" * 6000) for n in range(11)),
+            431,
+        ),
         (b"GET / HTTP/1.1\r\nHost: a\r\n" + b"".join(b"X%d: x\r\n" % n for n in range(126)), 200),
         (b"GET / HTTP/1.1\r\nHost: a\r\n" + b"".join(b"X%d: x\r\n" % n for n in range(127)), 431),
         (b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 33554433\r\n", 413),
@@ -393,7 +414,9 @@ def test_gzip_bodies_are_unpacked_and_counted(loop: str) -> None:
             for coding in (b"br", b"deflate", b"gzip, gzip"):
                 request = post(b"hello", b"Content-Encoding: %b\r\n" % coding)
                 assert statuses(await stage.ask(request)) == [400]
-            assert statuses(await stage.ask(post(b"hello", b"Content-Encoding: identity\r\n", close))) == [200]
+            assert statuses(await stage.ask(post(b"hello", b"Content-Encoding: identity\r\n", close))) == [
+                200
+            ]
 
     run(main(), loop)
 
@@ -401,7 +424,9 @@ def test_gzip_bodies_are_unpacked_and_counted(loop: str) -> None:
 def test_a_gzip_bomb_stops_at_the_bound_for_all_bodies_too() -> None:
     async def main() -> None:
         async with serving(held_bytes=1_000_000) as stage:
-            bomb = post(gzip.compress(b"x" * 30_000_000), b"Content-Encoding: gzip\r\n", b"Connection: close\r\n")
+            bomb = post(
+                gzip.compress(b"x" * 30_000_000), b"Content-Encoding: gzip\r\n", b"Connection: close\r\n"
+            )
             assert statuses(await stage.ask(bomb)) == [503]
             assert stage.held.used == 0
 

@@ -1,5 +1,6 @@
 """Exactly one record a call, whatever becomes of it; durable word of every attempt before its first byte is sent."""
 
+import logging
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
@@ -19,6 +20,8 @@ from moongate.store.journal import Journal, JournalError
 from moongate.upstream.target import Prepared, Target
 from moongate.upstream.transport import Ended
 from moongate.world import World
+
+_log = logging.getLogger("moongate.ledger")
 
 Observe = Callable[[CallRecord], None]
 """Takes every closed record: metrics and the access log are such views."""
@@ -136,6 +139,8 @@ class Entry:
             attempt.reach, attempt.phase = failure.reach.label, failure.phase
             attempt.cause, attempt.code = failure.fault.value, failure.rule.facts.code
             attempt.detail = failure.detail
+            if failure.rule.facts.page:
+                _log.error("page: %s at target %s: %s", failure.rule.facts.code, attempt.target, failure.detail)
         else:
             attempt.reach = ended.reach.label
         self._count(attempt, failure, answer)
