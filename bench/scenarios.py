@@ -92,7 +92,7 @@ class Clients:
 
     def wait_live(self) -> None:
         """Until every stream has had its first event."""
-        assert self.process.stdout is not None  # noqa: S101 - a pipe was asked for
+        assert self.process.stdout is not None
         self.process.stdout.readline()
 
     def result(self) -> dict[str, Any]:
