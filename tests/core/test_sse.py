@@ -20,7 +20,7 @@ CORPUS = [
     b"\xef\xbb\xbfdata: a\n\n: hi\n\nretry: 5\n\n",
     b"\n\n\ndata: a\n\n\n\ndata: b\n\n\n",
     b"\r\n\r\r\ndata:a\r\r\n\n\r",
-    b"data: \xe4\xbd\xa0\xe5\xa5\xbd\xf0\x9f\x8c\x99\n\ndata: {\"a\":\"\\ud83c\\udf19\"}\n\n",
+    b'data: \xe4\xbd\xa0\xe5\xa5\xbd\xf0\x9f\x8c\x99\n\ndata: {"a":"\\ud83c\\udf19"}\n\n',
     b"event: error\ndata: one\ndata: two\nid: 7\n\ndata",
     b"data: a\n\ndata: never ended\n",
     b"data: a\r\n\r\ndata: b\r",

@@ -11,7 +11,8 @@ import msgspec
 
 from moongate.core import lenient
 from moongate.core.call import Usage
-from moongate.core.surface import Answer, ToolCall
+from moongate.core.faults import Fault
+from moongate.core.surface import Answer, Classify, ToolCall
 
 MOST_TOKENS: Final = 1 << 40
 """No exchange has more; a larger figure is taken for nonsense."""
@@ -59,12 +60,16 @@ class Chunk(msgspec.Struct, gc=False):
     """One event of a stream, or a whole plain answer."""
 
     id: Any = None
+    object: Any = None
     model: Any = None
     created: Any = None
     system_fingerprint: Any = None
     choices: list[Choice] | None = None
     usage: Any = None
     error: Any = None
+
+
+CHUNK: Final = msgspec.json.Decoder(Chunk)
 
 
 class Tool:
@@ -121,6 +126,10 @@ class Fold:
     def choices(self) -> int:
         """How many answers were begun; only the one with index 0 is folded."""
         return len(self._finished)
+
+    def is_foreign(self, chunk: Chunk) -> bool:
+        """Whether the chunk names another completion than those before it; many chunks name none."""
+        return bool(self.id and _string(chunk.id)) and chunk.id != self.id
 
     def take(self, chunk: Chunk) -> None:
         """Add one chunk, or a whole plain answer."""
@@ -197,8 +206,19 @@ class Fold:
                 tool.arguments += escaped(piece.function.arguments)
 
     def _usage(self, given: object) -> None:
-        if given is not None:
+        if given:
             self.usage, self.suspect = read_usage(given)
+
+
+def error_in(chunk: Chunk, text: bytes, classify: Classify) -> Fault | None:
+    """What an error inside a 200 means. Older vLLM sends the error object itself; some say so by finish reason."""
+    if chunk.error:
+        return classify(200, text)
+    if chunk.object == "error":
+        return classify(200, b'{"error":%b}' % text)
+    if any(choice.finish_reason == "error" for choice in chunk.choices or ()):
+        return Fault.KIMI_SERVER_ERROR
+    return None
 
 
 def read_usage(given: object) -> tuple[Usage | None, bool]:

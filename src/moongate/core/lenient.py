@@ -5,6 +5,7 @@ absurd nesting. Such an answer goes to the client as it came; what moongate must
 mended copy.
 """
 
+import math
 import re
 from typing import Final, Protocol, TypeVar
 
@@ -21,9 +22,8 @@ _TOKEN: Final = re.compile(
 _ESCAPE: Final = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\."
 )
-_NO_NUMBER: Final = re.compile(
-    rb"NaN|-?Infinity|-?(?:0|[1-9]\d*+)(?:\.\d++)?[eE][+-]?\d{3,}+|-?[1-9]\d{300,}+(?:\.\d++)?(?:[eE][+-]?\d++)?"
-)
+_NO_NUMBER: Final = frozenset({b"NaN", b"Infinity", b"-Infinity"})
+_NUMBER: Final = re.compile(rb"-?(?:0|[1-9]\d*+)(?:\.\d++)?(?:[eE][+-]?\d++)?")
 
 
 class Decoder(Protocol[T_co]):
@@ -47,9 +47,10 @@ def mended(text: bytes) -> bytes:
     Numbers that are none or beyond any range become null, as does whatever lies deeper than `DEEPEST` levels;
     characters that are none become U+FFFD; control characters become spaces. Takes linear time.
     """
+    clean = text.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace").encode().translate(_CONTROLS)
     pieces: list[bytes] = []
     depth = 0
-    for token in _TOKEN.finditer(text.decode("utf-8", "replace").encode().translate(_CONTROLS)):
+    for token in _TOKEN.finditer(clean):
         kind, piece = token.lastgroup, token[0]
         if kind == "open":
             depth += 1
@@ -58,9 +59,13 @@ def mended(text: bytes) -> bytes:
         if depth <= DEEPEST:
             if kind == "string" and b"\\u" in piece:
                 piece = _ESCAPE.sub(lambda found: rb"\ufffd" if found["half"] else found[0], piece)
-            elif kind == "word" and _NO_NUMBER.fullmatch(piece):
+            elif kind == "word" and _is_beyond(piece):
                 piece = b"null"
             pieces.append(piece)
         if kind == "close":
             depth -= 1
     return b"".join(pieces)
+
+
+def _is_beyond(word: bytes) -> bool:
+    return word in _NO_NUMBER or (_NUMBER.fullmatch(word) is not None and math.isinf(float(word)))

@@ -1,0 +1,96 @@
+"""Knowing harmless events of a stream by their bytes, so that they need not be parsed."""
+
+import re
+from typing import Final
+
+from moongate.core.fold import Chunk, Delta, Fold, escaped
+from moongate.core.sse import Event
+
+MOST_VAIN_LESSONS: Final = 8
+"""Patterns that may be made one after the other without a match; then this stream has none."""
+
+_INSIDE: Final = re.compile(rb'(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+')
+_TEXTS: Final = ("content", "reasoning_content", "reasoning")
+
+
+class Pattern:
+    """The last event that was parsed and found harmless, with a hole in place of its one string.
+
+    Most events of a stream differ from the one before in one string only: a piece of text, of reasoning or of a
+    tool call's arguments. An event that has the same bytes before and behind that string, and between them the
+    inside of a JSON string, is proved to be as harmless, and says nothing but that string.
+    """
+
+    __slots__ = ("_foot", "_head", "_sink", "_vain")
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._foot = b""
+        self._sink = bytearray()
+        self._vain = 0
+
+    def matches(self, raw: bytes) -> bool:
+        """Whether this is one event of the pattern; if so, its string has been folded."""
+        if not (self._head and raw.startswith(self._head) and raw.endswith(self._foot)):
+            return False
+        found = _INSIDE.fullmatch(raw, len(self._head), len(raw) - len(self._foot))
+        if found is None:
+            return False
+        self._sink += found[0]
+        self._vain = 0
+        return True
+
+    def forget(self) -> None:
+        """Match nothing."""
+        self._head = b""
+
+    def learn(self, event: Event, chunk: Chunk, fold: Fold) -> None:
+        """Take this event for a pattern, or none: only one with the shape of a plain delta can be one.
+
+        `chunk` is what the event says and has been folded already. The string must stand there once, under its
+        plain name, so that it is beyond doubt that the hole is where the delta was read from.
+        """
+        self._head = b""
+        name, value, sink = _only_string(chunk, fold)
+        if not value or self._vain >= MOST_VAIN_LESSONS or len(event.data) + 8 != len(event.raw):
+            return
+        before, key, behind = event.raw.partition(b'"%b":' % name)
+        space, quote, behind = behind.partition(b'"')
+        foot = behind[len(value) :]
+        around = before + foot
+        if space.strip() or not behind.startswith(value) or not foot.startswith(b'"'):
+            return
+        if b'"%b"' % name in around or b"\\" in around:
+            return
+        self._head, self._foot, self._sink = before + key + space + quote, foot, sink
+        self._vain += 1
+
+
+_NOTHING: Final = (b"", b"", bytearray())
+
+
+def _only_string(chunk: Chunk, fold: Fold) -> tuple[bytes, bytes, bytearray]:
+    """The one string that this chunk adds to the first choice, if it does nothing else.
+
+    Its name, the inside of its JSON string, and where that is folded.
+    """
+    if not chunk.choices or len(chunk.choices) > 1 or chunk.usage:
+        return _NOTHING
+    choice = chunk.choices[0]
+    if choice.index or choice.finish_reason or choice.usage or choice.delta is None:
+        return _NOTHING
+    delta = choice.delta
+    texts = [(name, inside) for name in _TEXTS if (inside := escaped(getattr(delta, name)))]
+    if delta.tool_calls:
+        return _NOTHING if texts else _only_arguments(delta, fold)
+    if len(texts) != 1:
+        return _NOTHING
+    name, inside = texts[0]
+    return name.encode(), inside, fold.text if name == "content" else fold.reasoning
+
+
+def _only_arguments(delta: Delta, fold: Fold) -> tuple[bytes, bytes, bytearray]:
+    calls = delta.tool_calls or ()
+    if len(calls) > 1 or calls[0].id or calls[0].function is None or calls[0].function.name:
+        return _NOTHING
+    return b"arguments", escaped(calls[0].function.arguments), fold.tool(calls[0].index, "").arguments
