@@ -5,7 +5,8 @@ import json
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from moongate.core.chat import CHAT, ChatReader
+from moongate.core.chat import CHAT
+from moongate.core.chat_stream import ChatReader
 from moongate.core.faults import Failure, Fault
 from moongate.core.surface import Answer, StreamReader
 
@@ -48,6 +49,11 @@ def usage_chunk(usage: object = USAGE) -> bytes:
 
 FINISH = data(chunk("stop"))
 WHOLE = text("Hel", "lo", " wörld", ' "x"\n') + FINISH + DONE
+
+OVERLOADED = raw(
+    {"error": {"message": "The engine is currently overloaded", "type": "engine_overloaded_error"}}
+)
+GLUED = b'{"id":"chatcmpl-jQugNdata:' + chunk(content="x")
 
 
 class Read(NamedTuple):
@@ -94,3 +100,18 @@ def cuts(whole: bytes, *places: int) -> list[bytes]:
 def steps(whole: bytes, size: int) -> list[bytes]:
     """Cut into pieces of one size."""
     return cuts(whole, *range(size, len(whole), size))
+
+
+CORPUS = {
+    "whole": text("你", '🌙"') + FINISH + DONE,
+    "usage twice": text("a") + data(chunk("stop", usage=USAGE)) + data(usage_chunk()) + DONE,
+    "crlf": (text("a", "b") + FINISH).replace(b"\n", b"\r\n") + DONE,
+    "cr": (text("a", "b") + FINISH + DONE).replace(b"\n", b"\r"),
+    "comments": b": hi\n\n" + text("a") + b"\n\n: hi\r\n\r\n" + FINISH,
+    "error": text("a", "b") + data(b'{"error":{"message":"overloaded"}}') + DONE,
+    "glued": text("a", "b") + data(b'{"id":"chatcmpl-Adata:' + chunk(content="x")) + FINISH,
+    "cut": text("a", "b") + chunk(content="c")[:40],
+    "foreign": text("a", "b") + data(chunk(content="c", cid="chatcmpl-B")) + FINISH,
+    "no empty line": text("a") + FINISH[:-2],
+}
+"""Streams of every kind of ending, short enough to be cut everywhere."""

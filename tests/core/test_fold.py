@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moongate.core.call import Usage
-from moongate.core.fold import MOST_TOKENS, Chunk, Fold, escaped, read_usage, unescaped
+from moongate.core.faults import Fault
+from moongate.core.fold import CHUNK, MOST_TOKENS, Chunk, Fold, error_in, escaped, read_usage, unescaped
 from moongate.core.surface import Answer, ToolCall
 
 
@@ -319,3 +320,30 @@ def test_a_chunk_of_another_completion_is_known_by_its_id(known: str, given: obj
     fold = Fold()
     fold.take(chunk(id=known))
     assert fold.is_foreign(chunk(id=given)) is foreign
+
+
+@pytest.mark.parametrize(
+    ("text", "fault", "asked"),
+    [
+        (b'{"choices":[]}', None, None),
+        (b'{"error":null,"object":"chat.completion"}', None, None),
+        (b'{"error":{"message":"m"}}', Fault.KIMI_REJECTED, b'{"error":{"message":"m"}}'),
+        (
+            b'{"object":"error","message":"m"}',
+            Fault.KIMI_REJECTED,
+            b'{"error":{"object":"error","message":"m"}}',
+        ),
+        (b'{"choices":[{"finish_reason":"stop"},{"finish_reason":"error"}]}', Fault.KIMI_SERVER_ERROR, None),
+    ],
+)
+def test_an_error_inside_a_200_is_for_the_dialect_to_name(
+    text: bytes, fault: Fault | None, asked: bytes | None
+) -> None:
+    seen: list[tuple[int, bytes]] = []
+
+    def classify(status: int, body: bytes) -> Fault:
+        seen.append((status, body))
+        return Fault.KIMI_REJECTED
+
+    assert error_in(CHUNK.decode(text), text, classify) is fault
+    assert seen == ([(200, asked)] if asked else [])

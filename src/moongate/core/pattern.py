@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from moongate.core.fold import Chunk, Delta, Fold, escaped
+from moongate.core.fold import Chunk, Fold, ToolDelta, escaped
 from moongate.core.sse import Event
 
 MOST_VAIN_LESSONS: Final = 8
@@ -82,15 +82,15 @@ def _only_string(chunk: Chunk, fold: Fold) -> tuple[bytes, bytes, bytearray]:
     delta = choice.delta
     texts = [(name, inside) for name in _TEXTS if (inside := escaped(getattr(delta, name)))]
     if delta.tool_calls:
-        return _NOTHING if texts else _only_arguments(delta, fold)
+        return _NOTHING if texts else _only_arguments(delta.tool_calls, fold)
     if len(texts) != 1:
         return _NOTHING
     name, inside = texts[0]
     return name.encode(), inside, fold.text if name == "content" else fold.reasoning
 
 
-def _only_arguments(delta: Delta, fold: Fold) -> tuple[bytes, bytes, bytearray]:
-    calls = delta.tool_calls or ()
-    if len(calls) > 1 or calls[0].id or calls[0].function is None or calls[0].function.name:
+def _only_arguments(calls: list[ToolDelta], fold: Fold) -> tuple[bytes, bytes, bytearray]:
+    function = calls[0].function
+    if len(calls) > 1 or calls[0].id or function is None or function.name:
         return _NOTHING
-    return b"arguments", escaped(calls[0].function.arguments), fold.tool(calls[0].index, "").arguments
+    return b"arguments", escaped(function.arguments), fold.tool(calls[0].index, "").arguments

@@ -1,55 +1,62 @@
-"""Reading a stream must not depend on where it is cut, nor on whether its events matched a pattern."""
-
-import itertools
+"""An event passes by its pattern only if parsing it would have let it pass, and would have read the same."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moongate.core.chat import CHAT, ChatReader
-from moongate.core.faults import Failure, Fault
-from moongate.core.surface import Answer
+from moongate.core.chat_stream import ChatReader
+from moongate.core.faults import Fault
+from moongate.core.pattern import MOST_VAIN_LESSONS
+from moongate.core.sse import Event
+from moongate.core.surface import Step
 from tests.core.streams import (
-    DONE,
     FINISH,
     USAGE,
-    WHOLE,
     chunk,
     classified,
-    cuts,
     data,
     raw,
     read,
     reader,
     steps,
-    text,
     usage_chunk,
 )
-from tests.recorded import needs_data, plain, streams
-
-CORPUS = {
-    "whole": text("你", '🌙"') + FINISH + DONE,
-    "usage twice": text("a") + data(chunk("stop", usage=USAGE)) + data(usage_chunk()) + DONE,
-    "crlf": (text("a", "b") + FINISH).replace(b"\n", b"\r\n") + DONE,
-    "cr": (text("a", "b") + FINISH + DONE).replace(b"\n", b"\r"),
-    "comments": b": hi\n\n" + text("a") + b"\n\n: hi\r\n\r\n" + FINISH,
-    "error": text("a", "b") + data(b'{"error":{"message":"overloaded"}}') + DONE,
-    "glued": text("a", "b") + data(b'{"id":"chatcmpl-Adata:' + chunk(content="x")) + FINISH,
-    "cut": text("a", "b") + chunk(content="c")[:40],
-    "foreign": text("a", "b") + data(chunk(content="c", cid="chatcmpl-B")) + FINISH,
-    "no empty line": text("a") + FINISH[:-2],
-}
+from tests.recorded import needs_data, streams
 
 
-@pytest.mark.parametrize("name", CORPUS)
-@pytest.mark.parametrize("strip_usage", [False, True])
-def test_every_cut_gives_the_same(name: str, strip_usage: bool) -> None:
-    stream = CORPUS[name]
-    expected = read([stream], reader(strip_usage=strip_usage))
-    for at in range(len(stream) + 1):
-        assert read(cuts(stream, at), reader(strip_usage=strip_usage)) == expected, at
-    for size in range(1, 40):
-        assert read(steps(stream, size), reader(strip_usage=strip_usage)) == expected, size
+class Parsing(ChatReader):
+    """Counts the events that are parsed."""
+
+    parsed = 0
+
+    def _take(self, event: Event, step: Step) -> bool:
+        self.parsed += 1
+        return super()._take(event, step)
+
+
+def test_plain_deltas_are_not_parsed() -> None:
+    pieces = [data(chunk(reasoning_content=f"r{n}")) for n in range(50)]
+    pieces += [data(chunk(content=f"c{n} \\ é月")) for n in range(50)]
+    for arguments in [f"[{n}]" for n in range(50)]:
+        pieces.append(data(chunk(tool_calls=[{"index": 0, "function": {"arguments": arguments}}])))
+    for stream in (pieces, [b"".join(pieces)], [piece.replace(b'":', b'": ') for piece in pieces]):
+        by = Parsing(strip_usage=False, classify=classified)
+        assert b"".join(by.feed(piece).out for piece in stream) == b"".join(stream)
+        assert by.parsed == 3, "the first of each kind"
+        answer = by.answer()
+        assert answer.text == "".join(f"c{n} \\ é月" for n in range(50))
+        assert answer.reasoning == "".join(f"r{n}" for n in range(50))
+        assert answer.tool_calls[0].arguments == "".join(f"[{n}]" for n in range(50))
+
+
+def test_a_stream_without_a_pattern_is_parsed_and_soon_no_pattern_is_looked_for() -> None:
+    by = Parsing(strip_usage=False, classify=classified)
+    for n in range(30):
+        odd = chunk(content="a")[:-1] + b',"obfuscation":"%d"}' % n
+        assert by.feed(data(odd)).beats == 1
+    assert by.parsed == 30
+    assert by._pattern._vain <= MOST_VAIN_LESSONS
+    assert by.answer().text == "a" * 30
 
 
 HOSTILE = st.sampled_from(
@@ -82,7 +89,7 @@ def pasted(spot: str, inside: str, spaced: bool = False) -> bytes:
     delta = (
         {"tool_calls": [{"index": 0, "function": {"arguments": "@"}}]} if spot == "arguments" else {spot: "@"}
     )
-    event = chunk(**delta)  # type: ignore[arg-type] - a delta's members, not the other arguments
+    event = chunk(**delta)
     event = event.replace(b'":', b'": ') if spaced else event
     return data(event.replace(b"@", inside.encode()))
 
@@ -92,7 +99,7 @@ class Slow(ChatReader):
 
     def __init__(self) -> None:
         super().__init__(strip_usage=False, classify=classified)
-        self._vain = 1000
+        self._pattern._vain = 1000
 
 
 @settings(deadline=None, max_examples=400)
@@ -112,13 +119,12 @@ def test_a_pattern_proves_what_parsing_would(events: list[bytes], size: int) -> 
     assert read([stream]) == expected
     assert read(events) == expected
     assert read(steps(stream, size)) == expected
-    assert b"secret" not in expected.out
 
 
 def learned(event: bytes) -> ChatReader:
     by = reader()
     assert by.feed(event).failure is None
-    assert by._head, "the event was to teach a pattern"
+    assert by._pattern._head, "the event was to teach a pattern"
     return by
 
 
@@ -203,61 +209,10 @@ def test_a_pattern_needs_the_plain_form_of_an_event() -> None:
     for event in (data(chunk(content="d")).replace(b"\n", b"\r\n"), b"data:" + chunk(content="d") + b"\n\n"):
         by = reader()
         assert by.feed(event).beats == 1
-        assert not by._head
-
-
-RECORDED = [found.name for found in streams()]
+        assert not by._pattern._head
 
 
 @needs_data
-@pytest.mark.parametrize("name", RECORDED)
-def test_recorded_streams_pass_unchanged_however_they_are_cut(name: str) -> None:
-    body = next(found.body for found in streams() if found.name == name)
-    expected = read([body])
-    assert read([body], Slow()) == expected
-    for size in (1 if len(body) < 20_000 else 7, 17, 1000):
-        assert read(steps(body, size)) == expected
-    if len(body) < 2000:
-        for at in range(len(body)):
-            assert read(cuts(body, at)) == expected, at
-    if expected.failure is None:
-        assert expected.out == (body if DONE in body else body.rstrip() + b"\n\n" + DONE)
-    else:
-        assert expected.failure.detail == "error_in_200"
-        assert body.startswith(expected.out)
-
-
-@needs_data
-def test_recorded_streams_fold_to_what_their_chunks_say() -> None:
-    answers = {name: read([found.body]).answer for name, found in zip(RECORDED, streams(), strict=True)}
-    kimi = answers["moonshotai-stream.chunks.txt"]
-    assert (kimi.text, kimi.reasoning, kimi.finish) == ("Hello!", "Thinking aloud. ", "stop")
-    assert kimi.usage is not None
-    assert (kimi.usage.input, kimi.usage.output, kimi.usage.reasoning) == (9, 12, 7)
-    calls = {name: [(c.name, c.arguments) for c in answer.tool_calls] for name, answer in answers.items()}
-    assert calls["deepseek-tool-call.chunks.txt"] == [("weather", '{"location": "San Francisco"}')]
-    assert calls["mistral-incremental-tool-call.chunks.txt"] == [
-        ("webSearchTool", '{"query": "current Berlin weather"}')
-    ]
-    finished = [name for name, answer in answers.items() if answer.finish]
-    assert len(finished) >= len(RECORDED) - 2
-    for name, answer in answers.items():
-        assert all(call.arguments.endswith("}") for call in answer.tool_calls), name
-
-
-NO_ANSWERS = {"test_openai__test_invalid_response#0", "reasoning-model-legacy-parameter-error.json"}
-
-
-@needs_data
-def test_recorded_plain_answers_are_read_and_errors_are_not_taken_for_answers() -> None:
-    for found in plain():
-        answer = CHAT.read_plain(found.body, lambda _status, _text: Fault.KIMI_REJECTED)
-        assert isinstance(answer, Failure) == (found.status != 200 or found.name in NO_ANSWERS), found.name
-        if isinstance(answer, Answer):
-            assert answer.finish in {"stop", "tool_calls"}
-            assert answer.usage is not None
-
-
-def test_the_corpus_holds_both_ends() -> None:
-    ends = {read([stream]).failure is None for stream in itertools.chain(CORPUS.values(), [WHOLE])}
-    assert ends == {True, False}
+def test_recorded_streams_are_read_alike_with_and_without_patterns() -> None:
+    for found in streams():
+        assert read([found.body]) == read([found.body], Slow()), found.name
