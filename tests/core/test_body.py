@@ -232,7 +232,7 @@ def test_a_copy_is_edited_apart() -> None:
     assert list(body.items()) == [("x", b"1"), ("model", b'"a"'), ("x", b"2")]
     part = RawBody(b'{"o":{"f":1}}').part("o")
     assert part is not None
-    with pytest.raises(FailedError, match="`o[.]f`"):
+    with pytest.raises(FailedError, match=r"`o[.]f`"):
         part.copy().flag("f")
 
 

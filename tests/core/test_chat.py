@@ -14,6 +14,7 @@ from tests.core.streams import (
     classified,
     data,
     raw,
+    text,
 )
 from tests.recorded import needs_data, plain
 
