@@ -91,6 +91,7 @@ class Fold:
     __slots__ = (
         "_by_index",
         "_finished",
+        "_said",
         "_tools",
         "created",
         "fingerprint",
@@ -113,6 +114,7 @@ class Fold:
         self.reasoning = bytearray()
         self.usage: Usage | None = None
         self.suspect = False
+        self._said = ("", "")
         self._finished: dict[int, bool] = {}
         self._tools: list[Tool] = []
         self._by_index: dict[int, Tool] = {}
@@ -133,19 +135,23 @@ class Fold:
 
     def take(self, chunk: Chunk) -> None:
         """Add one chunk, or a whole plain answer."""
-        self.id = self.id or _string(chunk.id)
-        self.model = self.model or _string(chunk.model)
-        self.fingerprint = self.fingerprint or _string(chunk.system_fingerprint)
-        self.created = self.created or _whole(chunk.created)
+        if not self.id:
+            self.id = _string(chunk.id)
+        if not self.model:
+            self.model = _string(chunk.model)
+            self.created = _whole(chunk.created)
+        if not self.fingerprint:
+            self.fingerprint = _string(chunk.system_fingerprint)
         for choice in chunk.choices or ():
             index = _whole(choice.index)
             reason = _string(choice.finish_reason)
             self._finished[index] = bool(reason) or self._finished.get(index, False)
-            delta = choice.delta or choice.message
             if index == 0:
                 self.finish = reason or self.finish
-                if delta is not None:
-                    self._delta(delta)
+                if choice.delta is not None:
+                    self._delta(choice.delta)
+                if choice.message is not None:
+                    self._message(choice.message)
         self.meter(chunk)
 
     def meter(self, chunk: Chunk) -> None:
@@ -182,8 +188,8 @@ class Fold:
             model=self.model,
             created=self.created,
             fingerprint=self.fingerprint,
-            text=unescaped(self.text),
-            reasoning=unescaped(self.reasoning),
+            text=self._said[0] or unescaped(self.text),
+            reasoning=self._said[1] or unescaped(self.reasoning),
             finish=self.finish if self.complete else "",
             tool_calls=[
                 ToolCall(tool.index, tool.id, tool.kind, tool.name, unescaped(tool.arguments))
@@ -194,10 +200,24 @@ class Fold:
             choices=self.choices,
         )
 
+    def _message(self, message: Delta) -> None:
+        self._said = (
+            _string(message.content),
+            _string(message.reasoning_content) or _string(message.reasoning),
+        )
+        if message.tool_calls:
+            self._calls(message.tool_calls)
+
     def _delta(self, delta: Delta) -> None:
-        self.text += escaped(delta.content)
-        self.reasoning += escaped(delta.reasoning_content) or escaped(delta.reasoning)
-        for piece in delta.tool_calls or ():
+        if delta.content:
+            self.text += escaped(delta.content)
+        if delta.reasoning_content or delta.reasoning:
+            self.reasoning += escaped(delta.reasoning_content) or escaped(delta.reasoning)
+        if delta.tool_calls:
+            self._calls(delta.tool_calls)
+
+    def _calls(self, pieces: list[ToolDelta]) -> None:
+        for piece in pieces:
             tool = self.tool(piece.index, _string(piece.id))
             tool.id = tool.id or _string(piece.id)
             tool.kind = _string(piece.type) or tool.kind
@@ -230,39 +250,34 @@ def read_usage(given: object) -> tuple[Usage | None, bool]:
     """
     if not isinstance(given, dict):
         return None, True
-    counts = _Counts()
-    inside = counts.part(given, "prompt_tokens_details")
-    within = counts.part(given, "completion_tokens_details")
-    usage = Usage(
-        input=counts.read("prompt_tokens", given, needed=True),
-        output=counts.read("completion_tokens", given, needed=True),
-        cached=counts.read("cached_tokens", inside, given),
-        reasoning=counts.read("reasoning_tokens", within, given),
-        cache_write=counts.read("cache_write_tokens", inside, given),
-    )
+    inside = given.get("prompt_tokens_details") or _NO_DETAILS
+    within = given.get("completion_tokens_details") or _NO_DETAILS
+    odd = not (isinstance(inside, dict) and isinstance(within, dict))
+    if odd:
+        inside = within = _NO_DETAILS
+    told = [
+        given.get("prompt_tokens"),
+        given.get("completion_tokens"),
+        _detail("cached_tokens", inside, given),
+        _detail("reasoning_tokens", within, given),
+        _detail("cache_write_tokens", inside, given),
+    ]
+    counts = [figure if type(figure) is int and 0 <= figure <= MOST_TOKENS else 0 for figure in told]
+    usage = Usage(*counts)
     total = given.get("total_tokens")
     wrong = total is not None and total != usage.input + usage.output
     wrong = wrong or usage.cached > usage.input or usage.reasoning > usage.output
-    return usage, counts.wrong or wrong
+    return usage, odd or wrong or counts != told
 
 
-class _Counts:
-    """Reads counts and remembers whether one of them was none."""
+_NO_DETAILS: Final[dict[str, object]] = {}
 
-    def __init__(self) -> None:
-        self.wrong = False
 
-    def part(self, given: dict[str, object], name: str) -> dict[str, object]:
+def _detail(name: str, details: dict[str, object], given: dict[str, object]) -> object:
+    found = details.get(name)
+    if found is None:
         found = given.get(name)
-        self.wrong |= not (found is None or isinstance(found, dict))
-        return found if isinstance(found, dict) else {}
-
-    def read(self, name: str, *places: dict[str, object], needed: bool = False) -> int:
-        found = next((place[name] for place in places if place.get(name) is not None), None)
-        if type(found) is int and 0 <= found <= MOST_TOKENS:
-            return found
-        self.wrong |= needed or found is not None
-        return 0
+    return 0 if found is None else found
 
 
 def escaped(value: object) -> bytes:
@@ -272,6 +287,8 @@ def escaped(value: object) -> bytes:
 
 def unescaped(inside: bytes | bytearray) -> str:
     """The text whose JSON string has this inside; halves of surrogate pairs become U+FFFD."""
+    if b"\\" not in inside:
+        return inside.decode("utf-8", "replace")
     return lenient.decode(_TEXT, b'"%b"' % bytes(inside))
 
 
