@@ -114,6 +114,10 @@ def test_counts_that_contradict_themselves_never_pay_back(
     assert 0 <= micro <= max(whole, 0) + max(out, 0) * 3, "never more than all at the dearest price"
 
 
+def test_a_token_is_paid_once_even_if_it_is_said_to_be_both_found_and_written() -> None:
+    assert cost(Usage(100, 0, cached=100, cache_write=100), K3) == 30
+
+
 @pytest.mark.parametrize("row", PRICES, ids=lambda row: row.id)
 def test_every_row_is_plausible(row: PriceRow) -> None:
     assert date(2025, 1, 1) < date.fromisoformat(row.since) <= date(2026, 11, 30)

@@ -12,7 +12,8 @@ import pytest
 
 from moongate.core.ledger import State, broken_invariants
 from moongate.core.record import OwnerRecord, encode
-from moongate.store import frames, owners, reader
+from moongate.store import frames, owners, reader, view
+from moongate.store.database import Database
 from moongate.store.frames import Kind
 from moongate.store.journal import Journal
 from moongate.store.records import DAY, Folder
@@ -189,6 +190,18 @@ def test_what_only_the_corrupt_view_had_is_salvaged(places: tuple[Path, Path], f
     assert folder.fold().salvaged == 0
     assert folder.outcomes() == outcomes
     journal.close()
+
+
+def test_a_database_is_moved_aside_by_the_first_who_finds_it(tmp_path: Path) -> None:
+    one, two = (Database(tmp_path / "ledger.db", view.create, patience=1.0) for _ in range(2))
+    one.connect()
+    two.connect()
+    assert one.move_aside() == tmp_path / "ledger.db.corrupt-1"
+    one.connect()
+    assert two.move_aside() is None
+    assert two.connect().execute("SELECT count(*) FROM calls").fetchone() == (0,)
+    one.close()
+    two.close()
 
 
 def test_two_processes_that_find_the_same_damage_move_it_aside_once(places: tuple[Path, Path]) -> None:

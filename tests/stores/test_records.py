@@ -72,6 +72,14 @@ def test_a_later_word_on_a_closed_call_wins_whenever_it_is_read(
     reconciler.close()
 
 
+def test_a_closed_call_stays_closed_whatever_comes_late(places: tuple[Path, Path], folder: Folder) -> None:
+    journal = Journal.open(places[0], OWNER)
+    journal.append(Kind.CLOSED, encode(close(call("c1"))), now=True)
+    journal.append(Kind.FIRST_EVENT, encode(call("c1", State.FIRST_EVENT)), now=True)
+    assert folder.outcomes() == {"completed": 1}
+    journal.close()
+
+
 def test_folding_again_changes_nothing(places: tuple[Path, Path], folder: Folder) -> None:
     journal = Journal.open(places[0], OWNER, segment_bytes=2000)
     for number in range(50):

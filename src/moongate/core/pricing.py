@@ -57,10 +57,10 @@ def cost(usage: Usage, row: PriceRow | None, *, hour_cache: bool = False) -> int
     """
     if row is None:
         return None
-    whole_input, whole_output = max(usage.input, 0), max(usage.output, 0)
-    cached = min(max(usage.cached, 0), whole_input)
-    written = min(max(usage.cache_write, 0), whole_input - cached)
-    reasoning = min(max(usage.reasoning, 0), whole_output)
+    cached, written, reasoning = usage.cached, usage.cache_write, usage.reasoning
+    missed, answered = usage.input - cached - written, usage.output - reasoning
+    if cached < 0 or written < 0 or reasoning < 0 or missed < 0 or answered < 0:
+        return cost(_consistent(usage), row, hour_cache=hour_cache)
     write = row.miss if row.write is None else row.write
     if hour_cache and written:
         if row.write_hour is None:
@@ -69,11 +69,19 @@ def cost(usage: Usage, row: PriceRow | None, *, hour_cache: bool = False) -> int
     scaled = (
         cached * row.hit
         + written * write
-        + (whole_input - cached - written) * row.miss
-        + (whole_output - reasoning) * row.output
+        + missed * row.miss
+        + answered * row.output
         + reasoning * (row.output if row.reasoning is None else row.reasoning)
     )
     return (scaled + MILLION // 2) // MILLION
+
+
+def _consistent(usage: Usage) -> Usage:
+    """The nearest counts of which no part is below zero or larger than its whole."""
+    whole_input, whole_output = max(usage.input, 0), max(usage.output, 0)
+    cached = min(max(usage.cached, 0), whole_input)
+    written = min(max(usage.cache_write, 0), whole_input - cached)
+    return Usage(whole_input, whole_output, cached, min(max(usage.reasoning, 0), whole_output), written)
 
 
 class PriceTable:

@@ -49,7 +49,7 @@ class GroupCommit:
     def written(self) -> None:
         """Something was written: have it synced."""
         self._written += 1
-        if self._running is None and self.failed is None:
+        if self._running is None:
             self._start()
 
     async def durable(self) -> bool:
