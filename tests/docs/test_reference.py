@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from moongate.core.faults import Fault
 from tests.docs.vocabulary import PARTS, Part, faults, metrics, settings
 from tests.source import ROOT
 
@@ -32,7 +33,8 @@ def test_each_name_is_documented(part: Part) -> None:
 def test_no_fault_is_documented_that_does_not_exist() -> None:
     if (REFERENCE / "faults.md").exists():
         codes = {name for name in quoted("faults.md") if re.fullmatch(r"kimi_[a-z_]+", name)}
-        assert codes <= faults() | {"kimi_api"}
+        causes = {fault.value for fault in Fault}
+        assert codes <= faults() | causes | {"kimi_api"}
 
 
 def test_no_metric_is_documented_that_does_not_exist() -> None:
