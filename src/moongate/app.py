@@ -1,7 +1,9 @@
 """Puts one worker's data plane together from settings: the only place that knows every part."""
 
 import asyncio
+import logging
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,6 +14,7 @@ from pathlib import Path
 
 from moongate.core.call import Principal
 from moongate.core.chat import ChatCompletions
+from moongate.core.control import Control
 from moongate.core.faults import Fault
 from moongate.core.held import Held
 from moongate.core.models import model_on
@@ -30,12 +33,13 @@ from moongate.flow.ledger import Ledger
 from moongate.ops.access_log import AccessLog
 from moongate.ops.health import Trusted, plain_address
 from moongate.ops.metrics import CallMetrics, Row
-from moongate.store.control import Control
 from moongate.store.journal import Journal
 from moongate.upstream.dialects_requests import EDITS
 from moongate.upstream.target import Target
 from moongate.upstream.transport import Timeouts
 from moongate.world import World
+
+_log = logging.getLogger("moongate.app")
 
 
 def build(settings: bytes, control: bytes, world: World, slot: int) -> "App":
@@ -60,6 +64,7 @@ class App:
             loop=loop,
             slot=slot,
             started=world.wall(),
+            on_dead=_leave,
         )
         self._log = _access_log(settings.log.access, settings.log.sample)
         views = [self._measured.observe] if self._log is None else [self._measured.observe, self._log.write]
@@ -84,6 +89,7 @@ class App:
             models=_models(settings.routes, int(world.wall())),
             deadlines={name: route.timeouts.total for name, route in settings.routes.items()},
             trusts=_trusts(settings.edge.trusted),
+            on_loopback=_is_loopback(settings.listen.host),
             may_see=trusted.may_see,
             refused=self._refused,
         )
@@ -165,6 +171,12 @@ def _all(views: Iterable[Callable[[CallRecord], None]]) -> Callable[[CallRecord]
     return several[0] if len(several) == 1 else show
 
 
+def _leave(error: OSError) -> None:
+    """The disk lied about a record: no more paid work here; the supervisor starts a worker with a new journal."""
+    _log.critical("page: fsync of the journal failed, this worker drains: %s", error)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def _trusts(networks: Sequence[str]) -> Callable[[str], bool]:
     """Whether a peer is one of `edge.trusted`; asked for every call, so answers are remembered."""
     if not networks:
@@ -177,6 +189,11 @@ def _trusts(networks: Sequence[str]) -> Callable[[str], bool]:
         return any(address in known for known in ranges) if address is not None else "unix" in networks
 
     return trusts
+
+
+def _is_loopback(host: str) -> bool:
+    address = plain_address(host)
+    return address is not None and address.is_loopback
 
 
 def _access_log(where: str, share: float) -> AccessLog | None:

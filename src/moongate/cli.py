@@ -62,11 +62,10 @@ def serve(argv: Sequence[str]) -> int:
     try:
         with ExitStack() as stack:
             if given.embedded:
-                from moongate.embedded import KEY_VARIABLE, SIM_KEY, simulated_kimi  # noqa: PLC0415 - for a first look
+                from moongate.embedded import is_wanted, simulated_kimi  # noqa: PLC0415 - for a first look
 
-                if KEY_VARIABLE not in os.environ and given.config is None and "--kimi-api-url" not in flags:
+                if is_wanted() and given.config is None and "--kimi-api-url" not in flags:
                     flags["--kimi-api-url"] = stack.enter_context(simulated_kimi())
-                    os.environ[KEY_VARIABLE] = SIM_KEY
             return _supervise(given.config, flags, demo=given.embedded)
     except OSError as error:
         print(f"moongate: {error}", file=sys.stderr)
@@ -95,6 +94,7 @@ def _supervise(config: str | None, flags: Mapping[str, str], *, demo: bool) -> i
     if demo:
         _greet(settings, _demo_key(control, world))
     folder = Folder(state / "journal", state / "ledger.db")
+    folder.fold()  # what dead owners left open is closed before any worker is ready
     chores = [
         Chore("fold", 1.0, folder.fold),
         Chore(

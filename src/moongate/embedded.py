@@ -24,30 +24,38 @@ _STARTED: Final = "MOONGATE_SIM_URL"
 _PR_SET_PDEATHSIG: Final = 1
 
 
+def is_wanted() -> bool:
+    """Whether there is no key to the real Kimi, or the one there is this module's own, left by the image before."""
+    return KEY_VARIABLE not in os.environ or _STARTED in os.environ
+
+
 @contextmanager
 def simulated_kimi() -> Iterator[str]:
-    """The base URL of a simulated Kimi that lives as long as this scope, or as this process.
+    """The base URL of a simulated Kimi that lives as long as this scope; its key is in the environment meanwhile.
 
-    Raises OSError if it cannot be started.
+    A process that re-executes itself within the scope finds it again. Raises OSError if it cannot be started.
     """
-    running = os.environ.get(_STARTED, "")
-    if running:
-        yield running
-        return
-    child, url = _start(SIM_PORT) or _start(0) or (None, "")
-    if child is None:
+    inherited = os.environ.get(_STARTED, "")
+    pid, url = _parsed(inherited) if inherited else (_start(SIM_PORT) or _start(0) or (0, ""))
+    if not pid:
         raise OSError("the simulated Kimi did not start; `moongate sim` says why")
-    os.environ[_STARTED] = url
+    os.environ[_STARTED] = f"{pid} {url}"
+    os.environ[KEY_VARIABLE] = SIM_KEY
     try:
         yield url
     finally:
-        del os.environ[_STARTED]
-        child.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(5)
+        del os.environ[_STARTED], os.environ[KEY_VARIABLE]
+        with suppress(OSError):
+            os.kill(pid, signal.SIGTERM)
+            os.waitpid(pid, 0)
 
 
-def _start(port: int) -> "tuple[subprocess.Popen[bytes], str] | None":
+def _parsed(inherited: str) -> tuple[int, str]:
+    pid, _, url = inherited.partition(" ")
+    return int(pid), url
+
+
+def _start(port: int) -> tuple[int, str] | None:
     command = [sys.executable, "-m", "moongate", "sim", "--port", str(port), *PACE]
     child = subprocess.Popen(  # noqa: S603 - our own command
         command,
@@ -63,8 +71,8 @@ def _start(port: int) -> "tuple[subprocess.Popen[bytes], str] | None":
         child.kill()
         child.wait()
         return None
-    threading.Thread(target=child.stdout.read, daemon=True).start()
-    return child, line[line.index("http://") :].strip() + "/v1"
+    os.dup(child.stdout.fileno())  # kept open for ever: a word more would end the simulator
+    return child.pid, line[line.index("http://") :].strip() + "/v1"
 
 
 def _end_with_parent() -> None:

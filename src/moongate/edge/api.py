@@ -63,7 +63,8 @@ class Api:
     """The data plane's paths. `screen` runs at the end of the headers, `handle` once the body is there.
 
     `deadlines`: route -> seconds a call may take. `trusts`: whether a peer's word on
-    users and addresses counts. `may_see`: whether a peer may see the details of `/healthz`.
+    users and addresses counts. `may_see`: whether a peer may see the details of `/healthz`. `on_loopback`: whether the
+    TCP listener is reached from this machine alone.
     `refused`: told of every request that had no valid key; those are counted, never recorded one by one.
     """
 
@@ -77,6 +78,7 @@ class Api:
         deadlines: Mapping[str, float],
         trusts: Callable[[str], bool],
         may_see: Callable[[str], bool],
+        on_loopback: bool,
         refused: Callable[[Fault], None],
     ) -> None:
         self._world = world
@@ -86,6 +88,7 @@ class Api:
         self._deadlines = deadlines
         self._trusts = trusts
         self._may_see = may_see
+        self._on_loopback = on_loopback
         self._refused = refused
         self.keys: Keys = {}
         self.checks: Mapping[str, str] = {}
@@ -135,10 +138,17 @@ class Api:
             self._refused(Fault.UNAUTHENTICATED)
             raise refuse(Fault.UNAUTHENTICATED)
         principal = self.keys.get(hashlib.sha256(token).hexdigest())
-        if principal is None or (principal.loopback_only and not _is_loopback(head.peer)):
+        if principal is None or (principal.loopback_only and not self._is_local(head)):
             self._refused(Fault.UNAUTHENTICATED)
             raise refuse(Fault.UNAUTHENTICATED, "This key is not known here, or was revoked.")
         return principal
+
+    def _is_local(self, head: RequestHead) -> bool:
+        """Whether nobody but this machine can be asking: behind a proxy on it, anybody may."""
+        proxied = (
+            self._trusts(head.peer) or b"x-forwarded-for" in head.headers or b"x-real-ip" in head.headers
+        )
+        return self._on_loopback and not proxied and (head.peer.startswith("127.") or head.peer == "::1")
 
     def _request_id(self, head: RequestHead | None) -> str:
         given = head.headers.get(b"x-request-id", b"") if head is not None else b""
@@ -246,10 +256,6 @@ class Api:
     def _give(self, down: Downstream, head: RequestHead, status: int, body: bytes) -> None:
         lines = _JSON + f"X-Request-Id: {self._request_id(head)}\r\n".encode()
         down.respond(Head(status, lines), body)
-
-
-def _is_loopback(peer: str) -> bool:
-    return peer.startswith("127.") or peer == "::1"
 
 
 def _id(headers: Mapping[bytes, bytes], name: bytes) -> str:

@@ -67,7 +67,7 @@ class Exchange:
         flight.told.model = candidate.model
         flight.told.edits = prepared.edits
         async with self._admission.lease(candidate):
-            attempt = entry.sent(candidate, prepared)
+            attempt = await entry.sent(candidate, prepared)
             began = self._clock()
             try:
                 ended = await target.transport.exchange(prepared.outbound, relay)

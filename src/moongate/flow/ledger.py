@@ -90,8 +90,8 @@ class Entry:
         self._end()
         self._ledger.close(self.record)
 
-    def sent(self, candidate: Candidate, prepared: Prepared) -> AttemptRecord:
-        """Write down that an attempt is about to be sent.
+    async def sent(self, candidate: Candidate, prepared: Prepared) -> AttemptRecord:
+        """Write down that an attempt is about to be sent; with `ledger.fsync`, wait until the disk has it.
 
         Raises FailedError `ledger_unavailable` if that cannot be written; nothing may be sent then.
         """
@@ -109,6 +109,7 @@ class Entry:
         self.record.edits = prepared.edits
         try:
             self._ledger.journal.append(Kind.SENT, encode(self.record), now=True)
+            await self._ledger.journal.durable()
         except JournalError as error:
             self.record.attempts = attempts
             raise refuse(Fault.LEDGER_UNAVAILABLE, retry_after=5.0) from error
@@ -140,7 +141,9 @@ class Entry:
             attempt.cause, attempt.code = failure.fault.value, failure.rule.facts.code
             attempt.detail = failure.detail
             if failure.rule.facts.page:
-                _log.error("page: %s at target %s: %s", failure.rule.facts.code, attempt.target, failure.detail)
+                _log.error(
+                    "page: %s at target %s: %s", failure.rule.facts.code, attempt.target, failure.detail
+                )
         else:
             attempt.reach = ended.reach.label
         self._count(attempt, failure, answer)

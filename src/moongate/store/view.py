@@ -7,7 +7,8 @@ commits or locks: `store/records` does.
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,10 +33,18 @@ def _columns(kind: type[msgspec.Struct]) -> dict[str, str]:
     }
 
 
+def _counts(kind: type[msgspec.Struct]) -> Callable[[Any], tuple[int, ...]]:
+    """Takes the whole numbers out of a record's fields."""
+    fields = msgspec.structs.fields(kind)
+    return itemgetter(*(place for place, field in enumerate(fields) if field.type is int))
+
+
 CALL_COLUMNS: Final = _columns(CallRecord)
 ATTEMPT_COLUMNS: Final = _columns(AttemptRecord)
 _ATTEMPTS_AT: Final = CallRecord.__struct_fields__.index("attempts")
 _EDITS_AT: Final = CallRecord.__struct_fields__.index("edits")
+_CALL_COUNTS: Final = _counts(CallRecord)
+_ATTEMPT_COUNTS: Final = _counts(AttemptRecord)
 _OWNER_AT: Final = CallRecord.__struct_fields__.index("owner") - 1  # once `attempts` is taken out
 
 
@@ -94,6 +103,10 @@ _CALL_INSERT: Final = (
     + " WHERE (excluded.rank, excluded.writer, excluded.sequence)"
     + " > (calls.rank, calls.writer, calls.sequence)"
 )
+_CALL_FRESH: Final = _insert("INSERT", "calls", [*CALL_COLUMNS, *_EXTRA])
+_AT_ONCE: Final = 500
+"""Calls looked up in one question: well below the number of marks that SQLite takes."""
+
 _ATTEMPT_INSERT: Final = _insert("INSERT OR REPLACE", "attempts", [*ATTEMPT_COLUMNS, "call_id"])
 
 
@@ -101,26 +114,55 @@ def put(db: sqlite3.Connection, entries: Iterable[Entry]) -> int:
     """Take these words where they are newer than what is there; returns how many were."""
     taken = 0
     attempts: list[tuple[Any, ...]] = []
-    for entry in entries:
-        record = entry.record
-        row = list(_storable(record))
-        row[_EDITS_AT] = json.dumps(record.edits)
-        del row[_ATTEMPTS_AT]
-        row[_OWNER_AT] = record.owner or entry.writer
-        if db.execute(_CALL_INSERT, (*row, entry.writer, entry.sequence, entry.rank)).rowcount:
-            taken += 1
-            db.execute("DELETE FROM attempts WHERE call_id = ?", (record.call_id,))
-            attempts += [(*_storable(attempt), record.call_id) for attempt in record.attempts]
+    latest = list(entries)
+    while latest:
+        some, latest = latest[:_AT_ONCE], latest[_AT_ONCE:]
+        known = _known(db, [entry.record.call_id for entry in some])
+        fresh = {entry.record.call_id: entry for entry in some if entry.record.call_id not in known}
+        db.executemany(_CALL_FRESH, [_call_row(entry) for entry in fresh.values()])
+        newer = list(fresh.values())
+        for entry in some:
+            if (
+                entry is not fresh.get(entry.record.call_id)
+                and db.execute(_CALL_INSERT, _call_row(entry)).rowcount
+            ):
+                db.execute("DELETE FROM attempts WHERE call_id = ?", (entry.record.call_id,))
+                newer.append(entry)
+        attempts += [
+            (*_storable(a, _ATTEMPT_COUNTS), e.record.call_id) for e in newer for a in e.record.attempts
+        ]
+        taken += len(newer)
     db.executemany(_ATTEMPT_INSERT, attempts)
     return taken
 
 
-def _storable(record: CallRecord | AttemptRecord) -> tuple[Any, ...]:
+def _known(db: sqlite3.Connection, call_ids: list[str]) -> set[str]:
+    """Which of these calls the view has already."""
+    query = f"SELECT call_id FROM calls WHERE call_id IN ({', '.join('?' * len(call_ids))})"  # noqa: S608 - marks only
+    return {row[0] for row in db.execute(query, call_ids)}
+
+
+def _call_row(entry: Entry) -> tuple[Any, ...]:
+    record = entry.record
+    row = list(_storable(record, _CALL_COUNTS))
+    row[_EDITS_AT] = json.dumps(record.edits) if record.edits else "[]"
+    del row[_ATTEMPTS_AT]
+    row[_OWNER_AT] = record.owner or entry.writer
+    return (*row, entry.writer, entry.sequence, entry.rank)
+
+
+def _storable(
+    record: CallRecord | AttemptRecord, counts: Callable[[Any], tuple[int, ...]]
+) -> tuple[Any, ...]:
     """The fields; integers too large for SQLite become its largest: one odd record stops no fold."""
     fields = msgspec.structs.astuple(record)
-    if any(type(field) is int and field > _LARGEST for field in fields):
+    if max(counts(fields)) > _LARGEST or (_money(record) or 0) > _LARGEST:
         return tuple(min(field, _LARGEST) if type(field) is int else field for field in fields)
     return fields
+
+
+def _money(record: CallRecord | AttemptRecord) -> int | None:
+    return record.billed_micro if isinstance(record, CallRecord) else record.cost_micro
 
 
 def put_holes(db: sqlite3.Connection, holes: Iterable[Hole]) -> None:
