@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from moongate.core.body import RawBody
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True, gc=False):
     """Tokens of one exchange. `input` includes `cached`; `output` includes `reasoning` (KIMI.md section 4)."""
 
     input: int = 0

@@ -17,6 +17,7 @@ _LINE_END: Final = rb"(?>\r\n|\n|\r)"
 _LINE_END_SO_FAR: Final = rb"(?>\r\n|\n|\r(?!\Z))"  # a CR at the very end may be half of a CRLF
 _ONE: Final = rb"(?>[^\r\n]++%b)*+%b"  # lines that hold something, then the empty line
 _EVENT: Final = re.compile(_ONE % (_LINE_END, _LINE_END))
+_EVENT_OF_LF: Final = re.compile(rb"(?>[^\n]++\n)*+\n")  # several times faster, where there is no CR
 _EVENT_SO_FAR: Final = re.compile(_ONE % (_LINE_END_SO_FAR, _LINE_END_SO_FAR))
 _EMPTY_LINE: Final = re.compile(rb"%b%b++" % (_LINE_END_SO_FAR, _LINE_END_SO_FAR))
 _EMPTY_LINES: Final = re.compile(rb"%b++" % _LINE_END_SO_FAR)
@@ -105,7 +106,7 @@ class Framer:
 
 def events(whole: bytes) -> list[bytes]:
     """The bytes of every event in what `Framer` returned; an empty line alone is one too."""
-    return _EVENT.findall(whole)
+    return (_EVENT if b"\r" in whole else _EVENT_OF_LF).findall(whole)
 
 
 def split(whole: bytes) -> list[Event]:

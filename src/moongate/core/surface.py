@@ -4,8 +4,9 @@ The relay asks it, chunk by chunk, what may be passed on; it owns everything tha
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
 
 from moongate.core.call import Usage
 from moongate.core.faults import Failure, Fault
@@ -14,8 +15,7 @@ Classify = Callable[[int, bytes], Fault]
 """(status, JSON text that holds an `error` object) -> what it means in the target's dialect."""
 
 
-@dataclass(slots=True)
-class ToolCall:
+class ToolCall(msgspec.Struct):
     """One tool call, put together from its deltas by index."""
 
     index: int
@@ -25,8 +25,7 @@ class ToolCall:
     arguments: str = ""
 
 
-@dataclass(slots=True)
-class Answer:
+class Answer(msgspec.Struct):
     """One folded completion, as far as it came. `finish` is empty while the answer is not complete.
 
     `choices`: how many were begun; only the one with index 0 is folded here.
@@ -39,14 +38,13 @@ class Answer:
     text: str = ""
     reasoning: str = ""
     finish: str = ""
-    tool_calls: list[ToolCall] = field(default_factory=list)
+    tool_calls: list[ToolCall] = []
     usage: Usage | None = None
     usage_suspect: bool = False
     choices: int = 0
 
 
-@dataclass(slots=True)
-class Step:
+class Step(msgspec.Struct):
     """What to do with what has just arrived.
 
     `out`: whole events, in upstream's own bytes but for the documented edits, to be passed on now (may be empty).
