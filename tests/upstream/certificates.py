@@ -1,6 +1,6 @@
 """An authority of our own, and servers it vouches for or does not."""
 
-import datetime
+import datetime as dt
 import ipaddress
 import ssl
 from pathlib import Path
@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-NOW = datetime.datetime.now(datetime.UTC)
-DAY = datetime.timedelta(days=1)
+NOW = dt.datetime.now(dt.UTC)
+DAY = dt.timedelta(days=1)
 
 
 class Authority:
@@ -27,7 +27,7 @@ class Authority:
         self.ca_file = str(self._write("ca.pem", builder.sign(self._key, hashes.SHA256())))
 
     def _builder(
-        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, until: datetime.datetime
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, until: dt.datetime
     ) -> x509.CertificateBuilder:
         return (
             x509.CertificateBuilder()

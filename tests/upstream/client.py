@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from moongate.core.faults import Fault
 from moongate.upstream.http1 import Http1
@@ -56,7 +57,7 @@ def outbound(
     method: bytes = b"POST",
     timeouts: Timeouts = PATIENT,
     seconds: float = 10.0,
-    **phases: float,
+    phases: dict[str, float] | None = None,
 ) -> Outbound:
     """A request with patience, but for the phases that are named."""
     return Outbound(
@@ -64,7 +65,7 @@ def outbound(
         b"/v1/chat/completions",
         b"Authorization: Bearer sk-test\r\nContent-Type: application/json\r\n",
         body,
-        replace(timeouts, **phases),
+        replace(timeouts, **(phases or {})),
         time.monotonic() + seconds,
     )
 
@@ -87,10 +88,10 @@ async def until(true: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def pool(
-    port: int, *, host: str = "127.0.0.1", tls: bool = False, **settings: object
+    port: int, *, host: str = "127.0.0.1", tls: bool = False, **settings: Any
 ) -> AsyncIterator[Http1]:
     """A pool to one port of ours; afterwards nothing of it may be left."""
-    origin = replace(Origin(host, port, tls=tls), **settings)  # type: ignore[arg-type]
+    origin = replace(Origin(host, port, tls=tls), **settings)
     transport = Http1(origin, time.monotonic)
     try:
         yield transport

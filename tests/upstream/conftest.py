@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
 
 from tests.upstream.certificates import Authority
+from tests.upstream.voice import Act, Http1Protocol, Play, Protocoled, Speech
 
 Run = Callable[[Coroutine[object, object, None]], None]
 
@@ -42,3 +43,24 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     """One that nobody told them of."""
     return Authority(tmp_path_factory.mktemp("untrusted"), "stranger")
+
+
+@pytest.fixture(params=[Http1Protocol()], ids=["http1"])
+def protocol(request: pytest.FixtureRequest) -> Protocoled:
+    """Each protocol in turn."""
+    given: Protocoled = request.param
+    return given
+
+
+@pytest.fixture
+def play(run: Run, protocol: Protocoled) -> Play:
+    """Run `act` against a server that serves each exchange with `speech`."""
+
+    def played(speech: Speech, act: Act, **settings: Any) -> None:
+        async def main() -> None:
+            async with protocol.server(speech) as port, protocol.transport(port, **settings) as transport:
+                await act(transport)
+
+        run(main())
+
+    return played

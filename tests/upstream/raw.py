@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
+from typing import Self
 
 
 class Peer:
@@ -23,6 +24,10 @@ class Peer:
         lengths = [line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")]
         size = int(lengths[0].split(b":")[1]) if lengths else 0
         return head, await self._reader.readexactly(size)
+
+    async def byte(self) -> None:
+        """Wait for the first byte of whatever comes."""
+        await self._reader.readexactly(1)
 
     async def send(self, data: bytes) -> None:
         """Write, and wait until the kernel has most of it."""
@@ -61,7 +66,7 @@ class RawServer:
     failures: list[BaseException] = field(default_factory=list)
     port: int = 0
 
-    async def __aenter__(self) -> "RawServer":
+    async def __aenter__(self) -> Self:
         self._tasks: set[asyncio.Task[None]] = set()
         self._server = await asyncio.start_server(self._met, "127.0.0.1", 0, ssl=self.tls, limit=1 << 20)
         self.port = self._server.sockets[0].getsockname()[1]

@@ -6,7 +6,7 @@ The contract of a transport is tested against `Voice`; each protocol brings a se
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from moongate.upstream.transport import Transport
 from tests.upstream.client import pool
@@ -35,7 +35,24 @@ class Voice(Protocol):
         """Wait until the client has given the exchange up."""
 
 
+EVENT = b'data: {"x":1}\n\n'
 Speech = Callable[[Voice], Awaitable[None]]
+Act = Callable[[Transport], Awaitable[None]]
+
+
+class Play(Protocol):
+    """Runs an act against a server that serves each exchange with a speech."""
+
+    def __call__(self, speech: Speech, act: Act, **settings: Any) -> None:
+        """Run; `settings` are the pool's."""
+
+
+async def echo(voice: Voice) -> None:
+    """Answer with what was asked."""
+    body = await voice.request()
+    await voice.head(200, ("Content-Type", "application/json"))
+    await voice.piece(body)
+    await voice.end()
 
 
 class Protocoled(Protocol):
@@ -44,7 +61,7 @@ class Protocoled(Protocol):
     def server(self, speech: Speech) -> AbstractAsyncContextManager[int]:
         """Serve each exchange with this speech; gives the port."""
 
-    def transport(self, port: int, **settings: object) -> AbstractAsyncContextManager[Transport]:
+    def transport(self, port: int, **settings: Any) -> AbstractAsyncContextManager[Transport]:
         """The transport to that port, checked to be at rest afterwards."""
 
 
@@ -86,5 +103,5 @@ class Http1Protocol:
         async with RawServer(script) as server:
             yield server.port
 
-    def transport(self, port: int, **settings: object) -> AbstractAsyncContextManager[Transport]:
+    def transport(self, port: int, **settings: Any) -> AbstractAsyncContextManager[Transport]:
         return pool(port, **settings)

@@ -46,7 +46,8 @@ class Http1:
     @property
     def in_use(self) -> int:
         """Connections that carry an exchange or are being dialed for one."""
-        return len(self._dials) + len(self._connections) - len(self._idle)
+        dialing = sum(not dial.cancelling() for dial in self._dials)
+        return dialing + len(self._connections) - len(self._idle)
 
     @property
     def idle(self) -> int:
