@@ -1,17 +1,21 @@
 """How connections are opened, kept, reused, limited and given up."""
 
 import asyncio
+import errno
 import gc
+import resource
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
 from moongate.core.faults import Fault, Reach
 from moongate.upstream.connection import Connection
+from moongate.upstream.dial import meaning
+from moongate.upstream.http1 import Http1
 from moongate.upstream.transport import Phase, Valve
 from tests.upstream.client import Kept, failed, outbound, pool, send, until
 from tests.upstream.conftest import Run
@@ -78,16 +82,13 @@ async def once(peer: Peer) -> None:
     await peer.answer()
 
 
-@pytest.mark.parametrize("pause", [0.0, 0.02])
-def test_a_connection_closed_by_the_peer_is_passed_over(run: Run, pause: float) -> None:
+def test_a_connection_closed_by_the_peer_is_passed_over(run: Run) -> None:
     async def main() -> None:
         async with RawServer(once) as server, pool(server.port) as transport:
             for _ in range(5):
                 ended, _ = await send(transport)
                 assert (ended.fault, ended.reused) == (None, False)
-                await asyncio.sleep(pause)
-                if not pause:
-                    time.sleep(0.005)  # noqa: ASYNC251 - the close is in the kernel, the loop has not seen it
+                await until(lambda: transport.idle == 0)
             assert server.opened == 5
 
     run(main())
@@ -116,26 +117,64 @@ class Resetting(Kept):
 
     def open(self, valve: Valve) -> None:
         super().open(valve)
-        self.peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.peer.close()
+        reset(self.peer)
+
+
+async def met(listening: socket.socket, *, close: bool = False) -> socket.socket:
+    """Take a connection and answer its first request; the peer's end stays in the test's hand."""
+    loop = asyncio.get_running_loop()
+    peer, _ = await loop.sock_accept(listening)
+    await loop.sock_recv(peer, 65536)
+    await loop.sock_sendall(peer, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+    if close:
+        peer.close()
+    return peer
+
+
+@asynccontextmanager
+async def in_hand() -> AsyncIterator[tuple[socket.socket, Http1]]:
+    """A listening socket without any server behind it, and a pool to it."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setblocking(False)
+        async with pool(listening.getsockname()[1]) as transport:
+            yield listening, transport
+
+
+def reset(peer: socket.socket) -> None:
+    """Close with RST, now."""
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    peer.close()
 
 
 def test_a_reused_connection_that_takes_no_byte_is_stale(run: Run) -> None:
     async def main() -> None:
-        loop = asyncio.get_running_loop()
-        with socket.create_server(("127.0.0.1", 0)) as listening:
-            listening.setblocking(False)
-            async with pool(listening.getsockname()[1]) as transport:
-                first = asyncio.create_task(send(transport))
-                peer, _ = await loop.sock_accept(listening)
-                await loop.sock_recv(peer, 65536)
-                await loop.sock_sendall(peer, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-                assert (await first)[0].fault is None
-                sink = Resetting()
-                sink.peer = peer
-                ended, _ = await send(transport, sink=sink)
-                failed(ended, Fault.KIMI_STALE_CONNECTION)
-                assert (ended.reach, sink.opened) == (Reach.NOTHING_SENT, 1)
+        async with in_hand() as (listening, transport):
+            first = asyncio.create_task(send(transport))
+            sink = Resetting()
+            sink.peer = await met(listening)
+            assert (await first)[0].fault is None
+            ended, _ = await send(transport, sink=sink)
+            failed(ended, Fault.KIMI_STALE_CONNECTION)
+            assert (ended.reach, ended.reused, sink.opened) == (Reach.NOTHING_SENT, True, 1)
+
+    run(main())
+
+
+@pytest.mark.parametrize("end", [socket.socket.close, reset, lambda peer: peer.send(b"HTTP/1.1 408 X")])
+def test_what_the_kernel_knows_and_the_loop_does_not_yet(
+    run: Run, end: Callable[[socket.socket], object]
+) -> None:
+    async def main() -> None:
+        async with in_hand() as (listening, transport):
+            first = asyncio.create_task(send(transport))
+            peer = await met(listening)
+            assert (await first)[0].fault is None
+            end(peer)
+            second = asyncio.create_task(send(transport))
+            (await met(listening, close=True)).close()
+            ended, sink = await second
+            assert (ended.fault, ended.reused, sink.opened) == (None, False, 1)
+            peer.close()
 
     run(main())
 
@@ -256,77 +295,6 @@ def test_the_second_address_of_a_name_is_tried(run: Run) -> None:
     run(main())
 
 
-async def unread(peer: Peer) -> None:
-    """Read the head of a request and no byte more."""
-    peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
-    await asyncio.sleep(30)
-
-
-@asynccontextmanager
-async def stuck(**limits: float) -> AsyncIterator[tuple[object, "asyncio.Task[object]", Kept]]:
-    """An exchange whose request the peer does not read."""
-    async with RawServer(unread) as server, pool(server.port) as transport:
-        sink = Kept()
-        task: asyncio.Task[object] = asyncio.create_task(
-            transport.exchange(outbound(LARGE, phases=limits), sink)
-        )
-        await until(lambda: sink.opened > 0)
-        yield transport, task, sink
-
-
-def test_a_peer_that_does_not_read(run: Run) -> None:
-    async def main() -> None:
-        async with stuck(write=0.3) as (_, task, _):
-            ended = failed(await task, Fault.KIMI_NETWORK_TIMEOUT)  # type: ignore[arg-type]
-            assert (ended.phase, ended.reach, ended.sent_at) == (Phase.WRITE, Reach.PARTLY_SENT, 0.0)
-
-    run(main())
-
-
-def test_cancelling_while_it_is_written(run: Run) -> None:
-    async def main() -> None:
-        async with stuck() as (transport, task, _):
-            await asyncio.sleep(0.05)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert transport.in_use == 0  # type: ignore[attr-defined]
-
-    run(main())
-
-
-def test_a_reset_while_it_is_written(run: Run) -> None:
-    async def script(peer: Peer) -> None:
-        peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        await asyncio.sleep(0.1)
-        peer.reset()
-
-    async def main() -> None:
-        async with RawServer(script) as server, pool(server.port) as transport:
-            ended, _ = await send(transport, outbound(LARGE))
-            failed(ended, Fault.KIMI_NETWORK_UNREACHABLE)
-            assert ended.reach is Reach.PARTLY_SENT
-
-    run(main())
-
-
-@pytest.mark.parametrize("closes", [True, False])
-def test_an_answer_before_the_request_is_whole(run: Run, closes: bool) -> None:
-    async def script(peer: Peer) -> None:
-        peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        await asyncio.sleep(0.05)
-        await peer.answer(b"no", b"413 Content Too Large")
-        await asyncio.sleep(0.0 if closes else 1.0)
-
-    async def main() -> None:
-        async with RawServer(script) as server, pool(server.port) as transport:
-            ended, sink = await send(transport, outbound(LARGE))
-            assert (ended.fault, ended.reach, sink.status, sink.body) == (None, Reach.HEAD, 413, b"no")
-            assert transport.idle == 0  # the rest of the request can be neither sent nor taken back
-
-    run(main())
-
-
 def test_a_paused_exchange_leaves_a_connection_that_reads(run: Run) -> None:
     async def main() -> None:
         async with RawServer(serving) as server, pool(server.port) as transport:
@@ -377,3 +345,37 @@ def test_sockets_are_set_up_for_small_writes_and_dead_peers(run: Run) -> None:
             assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
     run(main())
+
+
+def test_no_descriptor_is_left(run: Run) -> None:
+    async def main() -> None:
+        async with RawServer(serving) as server, pool(server.port, max_connections=4) as transport:
+            await send(transport)
+            kept = resource.getrlimit(resource.RLIMIT_NOFILE)
+            task = asyncio.create_task(send(transport))
+            second = asyncio.create_task(send(transport))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, kept[1]))
+            try:
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                ended = failed((await second)[0], Fault.GATEWAY_OVERLOADED)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, kept)
+            assert ended.reach is Reach.NOTHING_SENT
+            assert (await task)[0].fault is None
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (OSError(errno.EMFILE, "too many"), Fault.GATEWAY_OVERLOADED),
+        (OSError(errno.EADDRNOTAVAIL, "no port left"), Fault.GATEWAY_OVERLOADED),
+        (OSError(errno.ENETUNREACH, "no way"), Fault.KIMI_NETWORK_UNREACHABLE),
+        (UnicodeError(), Fault.KIMI_NETWORK_UNREACHABLE),
+        (ZeroDivisionError(), Fault.GATEWAY_ERROR),
+    ],
+)
+def test_what_a_failed_dial_means(error: Exception, fault: Fault) -> None:
+    assert meaning(error)[0] is fault

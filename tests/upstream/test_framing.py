@@ -74,6 +74,8 @@ BAD_BODY = {
     "no gzip": gzipped(b"hello"),
     "gzip checksum": gzipped(PACKED[:-5] + b"\x00" + PACKED[-4:]),
     "after gzip": gzipped(PACKED + b"x"),
+    "after gzip, later": CHUNKED.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")
+    + b"%x\r\n%b\r\n1\r\nx\r\n0\r\n\r\n" % (len(PACKED), PACKED),
     "gzip bomb": gzipped(gzip.compress(bytes(3_000_000))),
 }
 CUT_SHORT = {
