@@ -62,14 +62,19 @@ class RawServer:
 
     script: Script
     tls: ssl.SSLContext | None = None
+    receive_buffer: int = 0
     opened: int = 0
     failures: list[BaseException] = field(default_factory=list)
     port: int = 0
 
     async def __aenter__(self) -> Self:
         self._tasks: set[asyncio.Task[None]] = set()
-        self._server = await asyncio.start_server(self._met, "127.0.0.1", 0, ssl=self.tls, limit=1 << 20)
-        self.port = self._server.sockets[0].getsockname()[1]
+        listening = socket.socket()
+        if self.receive_buffer:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.receive_buffer)
+        listening.bind(("127.0.0.1", 0))
+        self.port = listening.getsockname()[1]
+        self._server = await asyncio.start_server(self._met, sock=listening, ssl=self.tls, limit=1 << 20)
         return self
 
     def _met(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,6 +1,7 @@
 """Requests that cannot be written at once: how far they came, and answers that come before they are whole."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -8,7 +9,7 @@ import pytest
 
 from moongate.core.faults import Fault, Reach
 from moongate.upstream.http1 import Http1
-from moongate.upstream.transport import Ended, Phase
+from moongate.upstream.transport import Ended, Phase, Valve
 from tests.upstream.client import Kept, failed, outbound, pool, send, until
 from tests.upstream.conftest import Run
 from tests.upstream.raw import Peer, RawServer
@@ -38,6 +39,23 @@ def test_a_peer_that_does_not_read(run: Run) -> None:
             ended = failed(await task, Fault.KIMI_NETWORK_TIMEOUT)
             assert (ended.phase, ended.reach, ended.sent_at) == (Phase.WRITE, Reach.PARTLY_SENT, 0.0)
 
+    run(main())
+
+
+def test_a_small_request_that_is_taken_in_part(run: Run) -> None:
+    class Narrow(Kept):
+        def open(self, valve: Valve) -> None:
+            super().open(valve)
+            transport._connections.copy().pop()._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+
+    async def main() -> None:
+        nonlocal transport
+        async with RawServer(unread, receive_buffer=4096) as server, pool(server.port) as transport:
+            ended, _ = await send(transport, outbound(bytes(250_000), phases={"write": 0.2}), Narrow())
+            failed(ended, Fault.KIMI_NETWORK_TIMEOUT)
+            assert (ended.phase, ended.reach, ended.sent_at) == (Phase.WRITE, Reach.PARTLY_SENT, 0.0)
+
+    transport: Http1
     run(main())
 
 
