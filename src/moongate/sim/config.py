@@ -8,6 +8,7 @@ from typing import Any, Final
 from moongate.sim.accounts import TIERS, UNLIMITED, Account, Tier
 
 DEFAULT_AS_OF: Final = date(2026, 6, 1)
+CERTIFICATES: Final = ("good", "expired", "wrong_name", "unknown_ca", "tls10")
 KINDS: Final = ("api", "control", "refused", "full_backlog", "silent", "reset", "tls_stall")
 
 

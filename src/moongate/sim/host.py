@@ -17,7 +17,7 @@ import msgspec
 from moongate.sim.accounts import Account, Accounts
 from moongate.sim.ask import Ask, Body, decode
 from moongate.sim.book import Bill, Book, Execution
-from moongate.sim.chat import compose
+from moongate.sim.chat import Answer, compose
 from moongate.sim.config import Config, HostConfig
 from moongate.sim.dns import NameServer
 from moongate.sim.faces import FACES, Face, Label, completion, error_body, events, usage_of
@@ -140,7 +140,7 @@ class Host:
     def begin(self, request: Request) -> Exchange:
         """Decide the answer to a request."""
         path = request.path
-        if path.startswith("/_sim"):
+        if path.startswith("/_sim") or self.config.kind == "control":
             return Exchange(self._routes.control(request))
         self.requests += 1
         self.sim.remember(self.config.name, request)
@@ -229,7 +229,7 @@ class Host:
         account, key = self._authenticate(request)
         if broken is not None:
             raise broken
-        assert body is not None  # noqa: S101 - decode either gives a body or a refusal
+        assert body is not None
         if time.monotonic() < self.overloaded_until:
             raise _OVERLOAD if self.face.hosted else _UNAVAILABLE
         ask = self._judge(body, account)
@@ -285,17 +285,8 @@ class Host:
             sim.ids.fingerprint,
         )
         usage = usage_of(answer, ask.input_tokens, cached, self.face)
-        headers = self.headers(account, request, cached)
-        if ask.stream:
-            items = events(
-                answer, label, usage, self.face, include_usage=ask.include_usage, chunks=ask.steer.chunks
-            )
-            head = [(b"Content-Type", b"text/event-stream"), (b"Cache-Control", b"no-cache"), *headers]
-            reply = Reply(200, head, items, Framing.CHUNKED, whole=False, sse=True)
-        else:
-            body = completion(answer, label, usage, self.face)
-            reply = json_reply(200, body, headers)
-            reply.items = [(body, answer.output_tokens)]
+        reply = self._dress(ask, answer, label, usage)
+        reply.headers += self.headers(account, request, cached)
         self._pace(reply, ask)
         execution = Execution(
             label.id,
@@ -318,6 +309,18 @@ class Host:
         sim.book.open(execution)
         self.gauges.started(ask.input_tokens, cached)
         return Exchange(reply, execution=execution, account=account)
+
+    def _dress(self, ask: Ask, answer: Answer, label: Label, usage: dict[str, Any]) -> Reply:
+        """The answer as the face writes it, whole or as events."""
+        if ask.stream:
+            asked, chunks = ask.include_usage, ask.steer.chunks
+            items = events(answer, label, usage, self.face, include_usage=asked, chunks=chunks)
+            head = [(b"Content-Type", b"text/event-stream"), (b"Cache-Control", b"no-cache")]
+            return Reply(200, head, items, Framing.CHUNKED, whole=False, sse=True)
+        body = completion(answer, label, usage, self.face)
+        reply = json_reply(200, body)
+        reply.items = [(body, answer.output_tokens)]
+        return reply
 
     def _pace(self, reply: Reply, ask: Ask) -> None:
         first, rate = ask.steer.first_token, ask.steer.tokens_per_second

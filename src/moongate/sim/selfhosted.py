@@ -20,8 +20,8 @@ def judge_self_hosted(body: Body, model: Model) -> Ask:
         raise invalid(f"top_p must be in (0, 1], got {body.top_p}.")
     if body.n is not None and body.n < 1:
         raise invalid(f"n must be at least 1, got {body.n}.")
-    kwargs = body.chat_template_kwargs
-    thinking = not (isinstance(kwargs, dict) and kwargs.get("thinking") is False)
+    template = body.chat_template_kwargs
+    thinking = not (isinstance(template, dict) and template.get("thinking") is False)
     ask = weigh(body, model, thinking=thinking)
     last = body.messages[-1]
     if body.continue_final_message and last.role == "assistant":

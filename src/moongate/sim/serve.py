@@ -10,11 +10,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from moongate.sim import fault_answers, fault_bodies, fault_events, fault_streams
-from moongate.sim.config import DEFAULT_AS_OF, KINDS, Config, HostConfig, accounts_from, hosts_from
+from moongate.sim.config import (
+    CERTIFICATES,
+    DEFAULT_AS_OF,
+    KINDS,
+    Config,
+    HostConfig,
+    accounts_from,
+    hosts_from,
+)
 from moongate.sim.dns import serve_names
+from moongate.sim.faces import FACES
 from moongate.sim.host import Sim
 from moongate.sim.listen import Listening, listen
 from moongate.sim.script import ScriptError, load, rules_from
@@ -94,58 +103,40 @@ async def start(config: Config | None = None) -> Running:
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     arguments = argparse.ArgumentParser(prog="moongate sim", description="A simulated Kimi.")
-    add = arguments.add_argument
-    add("--port", type=int, default=9000, help="0 lets the kernel choose (default 9000)")
-    add("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
-    add("--script", type=Path, help="JSON or YAML file: rules, and optionally hosts, accounts and settings")
-    add(
-        "--as-of",
-        type=date.fromisoformat,
-        help=f"the day it is for models and prices (default {DEFAULT_AS_OF})",
-    )
-    add("--seed", help="what all words and ids follow from (default moon)")
-    add(
-        "--first-token",
-        type=float,
-        default=0.0,
-        metavar="SECONDS",
-        help="time to the first token (default 0)",
-    )
-    add(
-        "--tokens-per-second",
-        type=float,
-        default=0.0,
-        metavar="N",
-        help="pace after it; 0: at once (default)",
-    )
-    add("--sampling", action="store_true", help="let equal requests get different answers")
-    add(
-        "--face", choices=("moonshot", "vllm", "sglang"), default="moonshot", help="which server to look like"
-    )
-    add(
-        "--tls",
-        choices=("good", "expired", "wrong_name", "unknown_ca", "tls10"),
-        default="",
-        help="speak TLS",
-    )
-    add(
-        "--tls-dir",
-        type=Path,
-        help="where the CA certificate ca.pem is kept (default: a temporary directory)",
-    )
-    add("--no-http2", action="store_true", help="refuse HTTP/2, in ALPN too")
-    add(
-        "--also",
-        action="append",
-        default=[],
-        metavar="KIND=PORT",
-        help=f"a further port: {', '.join(KINDS[1:])}",
-    )
-    add(
-        "--dns", type=int, metavar="PORT", help="run a name server on this UDP port; 0 lets the kernel choose"
-    )
-    add("--port-file", type=Path, help="write name=port lines here once all ports listen")
+    for name, options in FLAGS.items():
+        arguments.add_argument(name, **options)
     return arguments
+
+
+FLAGS: Final[dict[str, dict[str, Any]]] = {
+    "--port": {"type": int, "default": 9000, "help": "0 lets the kernel choose (default 9000)"},
+    "--host": {"default": "127.0.0.1", "help": "address to listen on (default 127.0.0.1)"},
+    "--script": {"type": Path, "help": "JSON or YAML file: rules, and optionally hosts, accounts, settings"},
+    "--as-of": {
+        "type": date.fromisoformat,
+        "help": f"the day for models and prices (default {DEFAULT_AS_OF})",
+    },
+    "--seed": {"help": "what all words and ids follow from (default moon)"},
+    "--first-token": {"type": float, "default": 0.0, "metavar": "SECONDS", "help": "time to it (default 0)"},
+    "--tokens-per-second": {"type": float, "default": 0.0, "metavar": "N", "help": "0: at once (default)"},
+    "--sampling": {"action": "store_true", "help": "let equal requests get different answers"},
+    "--face": {"choices": FACES, "default": "moonshot", "help": "which server to look like"},
+    "--tls": {"choices": CERTIFICATES, "default": "", "help": "speak TLS with this kind of certificate"},
+    "--tls-dir": {"type": Path, "help": "where ca.pem is kept (default: a temporary directory)"},
+    "--no-http2": {"action": "store_true", "help": "refuse HTTP/2, in ALPN too"},
+    "--also": {
+        "action": "append",
+        "default": [],
+        "metavar": "KIND=PORT",
+        "help": f"a further port: {', '.join(KINDS[1:])}",
+    },
+    "--dns": {
+        "type": int,
+        "metavar": "PORT",
+        "help": "run a name server on this UDP port; 0 lets the kernel choose",
+    },
+    "--port-file": {"type": Path, "help": "write name=port lines here once all ports listen"},
+}
 
 
 def configure(argv: Sequence[str]) -> Config:

@@ -6,6 +6,7 @@ CA's certificate is `ca.pem` there; trust it and only `good` passes.
 
 import ssl
 import tempfile
+import warnings
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -83,7 +84,9 @@ class Authority:
         if kind == "tls10":
             context.set_ciphers("ALL:@SECLEVEL=0")
             context.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
-            context.maximum_version = ssl.TLSVersion.TLSv1
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # that it is old is the point
+                context.maximum_version = ssl.TLSVersion.TLSv1
         offered = [name for name in host.alpn if host.http2 or name != "h2"]
         if offered:
             context.set_alpn_protocols(offered)
