@@ -23,7 +23,10 @@ class Reach(IntEnum):
     @property
     def label(self) -> str:
         """The name used in records, logs and metrics."""
-        return self.name.lower()
+        return _LABELS[self]
+
+
+_LABELS: Final = tuple(reach.name.lower() for reach in Reach)
 
 
 class Who(StrEnum):

@@ -150,9 +150,9 @@ class Api:
         )
         return self._on_loopback and not proxied and (head.peer.startswith("127.") or head.peer == "::1")
 
-    def _request_id(self, head: RequestHead | None) -> str:
+    def _request_id(self, head: RequestHead | None, otherwise: str = "") -> str:
         given = head.headers.get(b"x-request-id", b"") if head is not None else b""
-        return given.decode("ascii") if _ID.fullmatch(given) else self._world.new_id()
+        return given.decode("ascii") if given and _ID.fullmatch(given) else otherwise or self._world.new_id()
 
     async def _chat(self, screened: Screened, head: RequestHead, body: bytes, down: Downstream) -> None:
         call = self._call(screened, head)
@@ -168,9 +168,10 @@ class Api:
         headers = head.headers
         trusted = self._trusts(head.peer)
         now = self._world.clock()
+        call_id = self._world.new_id()
         return Call(
-            call_id=self._world.new_id(),
-            request_id=self._request_id(head),
+            call_id=call_id,
+            request_id=self._request_id(head, call_id),
             principal=screened.principal,
             user=_id(headers, b"x-user-id") if trusted else "",
             session=_id(headers, b"x-moongate-conversation-id") or _id(headers, b"x-session-id"),
@@ -260,7 +261,7 @@ class Api:
 
 def _id(headers: Mapping[bytes, bytes], name: bytes) -> str:
     given = headers.get(name, b"")
-    return given.decode("ascii") if _ID.fullmatch(given) else ""
+    return given.decode("ascii") if given and _ID.fullmatch(given) else ""
 
 
 def _shown(model: Model) -> dict[str, object]:

@@ -8,7 +8,6 @@ upstream back only while every listener is above it; without listeners it never 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import Final
 
 from moongate.core.faults import FailedError, Failure, Fault, Reach
@@ -24,12 +23,11 @@ HISTORY_BYTES: Final = 4 * 1024 * 1024
 class Listener:
     """One reply that a flight feeds. It is its downstream's watcher."""
 
-    __slots__ = ("_flight", "landed", "reply")
+    __slots__ = ("_flight", "reply")
 
-    def __init__(self, flight: "Flight", reply: Reply, landed: "asyncio.Future[None]") -> None:
+    def __init__(self, flight: "Flight", reply: Reply) -> None:
         self._flight = flight
         self.reply = reply
-        self.landed = landed
 
     def downstream_ready(self) -> None:
         """Let the flight read on."""
@@ -41,54 +39,60 @@ class Listener:
 
     def land(self) -> None:
         """The flight has no more for this listener."""
-        if not self.landed.done():
-            self.reply.down.watch(None)
-            self.landed.set_result(None)
+        self.reply.down.watch(None)
 
 
 class Flight:
-    """An exchange under way. `run` makes it and returns how it failed, if it did.
+    """An exchange under way, in the task that opened it: that task outlives its caller.
 
     `keep`: hold the stream's history (at most 4 MB), so that a later listener can have it from the start.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, run: "Run", *, keep: bool = False) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, keep: bool = False) -> None:
         self.told = Told()
         self.valve: Valve | None = None
         self.cut_by: Fault | None = None
         self.listeners: list[Listener] = []
         self._loop = loop
+        self._task = asyncio.current_task(loop)
         self._started = False
+        self._landed = False
         self._paused = False
         self._history: list[bytes] | None = [] if keep else None
         self._kept = 0
-        self.landed: asyncio.Future[None] = loop.create_future()
-        self.task = loop.create_task(self._fly(run))
 
-    async def _fly(self, run: "Run") -> None:
+    async def fly(self, run: "Run") -> None:
+        """Make the exchange and see every listener to its end. Raises nothing but a cancellation not asked for here."""
         failure: Failure | None
         try:
             failure = await run(self)
         except FailedError as error:
             failure = error.failure
         except asyncio.CancelledError:
-            failure = Failure(self.cut_by or Fault.GATEWAY_DRAINING)
+            if self.cut_by is None or self._task is None:
+                self._land(Failure(Fault.GATEWAY_DRAINING))
+                raise
+            self._task.uncancel()
+            failure = Failure(self.cut_by)
         except Exception:  # noqa: BLE001 - a call must end and be recorded even when we erred
             _log.exception("a flight failed by an error of the gateway's own")
             failure = Failure(Fault.GATEWAY_ERROR, Reach.SENT)
+        self._land(failure)
+
+    def _land(self, failure: Failure | None) -> None:
+        self._landed = True
         for listener in self.listeners:
             if failure is not None:
                 listener.reply.fail(failure, self.told)
             listener.land()
         self.listeners.clear()
-        self.landed.set_result(None)
 
     def join(self, reply: Reply) -> Listener:
         """Add a listener; it gets the stream from its start or not at all.
 
         Raises FailedError `idempotency_in_progress` where the start is no longer kept.
         """
-        listener = Listener(self, reply, self._loop.create_future())
+        listener = Listener(self, reply)
         if self._started:
             if self._history is None:
                 raise FailedError(Failure(Fault.IDEMPOTENCY_IN_PROGRESS, retry_after=1.0))
@@ -113,16 +117,16 @@ class Flight:
 
     def cut(self, fault: Fault) -> None:
         """End the exchange now, in whichever phase it is; what was delivered stays delivered."""
-        if self.cut_by is None and not self.landed.done():
+        if self.cut_by is None and not self._landed:
             self.cut_by = fault
-            # in the next turn: a task that was never entered cannot say how it ended
+            # in the next turn: whoever asks may be this flight's own task, or a callback of its exchange
             self._loop.call_soon(self._strike, fault)
 
     def _strike(self, fault: Fault) -> None:
         if self.valve is not None:
             self.valve.cut(fault)
-        elif not self.landed.done():
-            self.task.cancel()
+        elif not self._landed and self._task is not None:
+            self._task.cancel()
 
     def start(self) -> None:
         """Begin a stream for every listener."""
@@ -183,43 +187,32 @@ class Flight:
 Run = Callable[[Flight], Awaitable[Failure | None]]
 
 
-class _Boarding:
-    """The scope of a flight's opener: it ends when the flight has landed, never before."""
-
-    __slots__ = ("_flight", "_flights")
-
-    def __init__(self, flights: "Flights", flight: Flight) -> None:
-        self._flights = flights
-        self._flight = flight
-
-    async def __aenter__(self) -> Flight:
-        return self._flight
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        flight = self._flight
-        try:
-            if error is not None:
-                flight.cut(Fault.GATEWAY_ERROR)
-            await asyncio.shield(flight.landed)
-        finally:
-            self._flights.live.discard(flight)
-
-
 class Flights:
     """Every flight of this process; empty at rest."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.live: set[Flight] = set()
         self._loop = loop
+        self._resting: asyncio.Future[None] | None = None
 
-    def open(self, reply: Reply, run: Run) -> _Boarding:
-        """Start a flight with its first listener."""
-        flight = Flight(self._loop, run)
+    async def fly(self, reply: Reply, run: Run) -> None:
+        """Open a flight with its first listener, and return when it has landed, whoever is still there then."""
+        flight = Flight(self._loop)
         self.live.add(flight)
-        flight.join(reply)
-        return _Boarding(self, flight)
+        try:
+            flight.join(reply)
+            await flight.fly(run)
+        finally:
+            self.live.discard(flight)
+            if self._resting is not None and not self.live and not self._resting.done():
+                self._resting.set_result(None)
+
+    async def rest(self, seconds: float) -> int:
+        """Wait until no flight is live, at most so long; returns how many are."""
+        if self.live:
+            self._resting = self._loop.create_future()
+            await asyncio.wait((self._resting,), timeout=seconds)
+        return len(self.live)
 
     def cut_all(self, fault: Fault) -> None:
         """End every flight, for a shutdown whose grace is over."""

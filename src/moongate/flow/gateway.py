@@ -4,10 +4,10 @@ server -> api -> Gateway.handle -> admission -> (cache) -> flight -> exchange ->
                       `------------- ledger: always, exactly once -------------'
 """
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from moongate.core.call import Call
 from moongate.core.faults import FailedError, Failure, Fault, refuse
@@ -20,6 +20,8 @@ from moongate.flow.flight import Flights
 from moongate.flow.ledger import Entry, Ledger
 from moongate.flow.reply import Reply
 from moongate.upstream.transport import Timeouts
+
+_LAST_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,7 @@ class Gateway:
         times = self._times[call.route]
         timeouts = times.stream if call.stream else times.plain
         run = partial(self._exchange.run, call, route, timeouts, entry=entry)
-        async with self.flights.open(reply, run):
-            pass  # the scope's end waits for the landing
+        await self.flights.fly(reply, run)
 
     def begin_drain(self) -> None:
         """Take no more calls; those under way go on."""
@@ -85,11 +86,8 @@ class Gateway:
 
     async def drained(self, grace: float) -> int:
         """Wait at most `grace` seconds for the calls under way, then end the rest honestly; return their number."""
-        landings = [flight.landed for flight in self.flights.live]
-        if not landings:
-            return 0
-        _, late = await asyncio.wait(landings, timeout=grace)
+        late = await self.flights.rest(grace)
         if late:
             self.flights.cut_all(Fault.GATEWAY_DRAINING)
-            await asyncio.wait(late, timeout=5.0)
-        return len(late)
+            await self.flights.rest(_LAST_SECONDS)
+        return late

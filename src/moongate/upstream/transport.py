@@ -40,9 +40,9 @@ class Timeouts:
     total: float = 600.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Outbound:
-    """One HTTP request, ready to be written.
+    """One HTTP request, ready to be written; made for every attempt, so it is frozen by agreement only.
 
     `headers` are whole header lines without the final blank line and without Host, Content-Length and
     Connection, which the transport adds. `deadline` is in monotonic seconds: nothing starts at or after it.
