@@ -29,7 +29,7 @@ def pytest_configure() -> None:
     # tracing makes each example several times slower, which is no finding
     slow = hypothesis.HealthCheck.too_slow
     hypothesis.settings.register_profile(
-        "traced", deadline=None, suppress_health_check=[slow], max_examples=50
+        "traced", deadline=None, suppress_health_check=[slow], max_examples=50, derandomize=True
     )
     hypothesis.settings.load_profile("traced")
     switch(EVERYBODY)
