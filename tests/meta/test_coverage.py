@@ -28,31 +28,34 @@ CORE = [path for path in python_files("src/moongate/core") if acts(path)]
 OURS = ROOT / "tests" / "core"
 
 
-@pytest.fixture(scope="module")
-def traced(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The data of one traced run of tests/core, which passes."""
-    data = tmp_path_factory.mktemp("coverage") / "data"
-    run = subprocess.run(
-        [
-            *[
-                sys.executable,
-                "-m",
-                "coverage",
-                "run",
-                "--branch",
-                "--source=moongate.core",
-                f"--data-file={data}",
-            ],
-            *["-m", "pytest", "-q", "-p", "tests.meta.contexts", "-p", "no:cacheprovider", "tests/core"],
-        ],
+def traced_run(data: Path, tests: list[Path]) -> "subprocess.Popen[str]":
+    """Start these test files under coverage."""
+    measure = ["-m", "coverage", "run", "--branch", "--source=moongate.core", f"--data-file={data}"]
+    pytest_part = ["-m", "pytest", "-q", "-p", "tests.meta.contexts", "-p", "no:cacheprovider"]
+    return subprocess.Popen(
+        [sys.executable, *measure, *pytest_part, *map(str, tests)],
         cwd=ROOT,
         env=os.environ | {"COVERAGE_CORE": "ctrace"},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-        check=False,
     )
-    assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-2000:]
-    return data
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data of one traced run of tests/core, which passes: two processes, each with every second file."""
+    folder = tmp_path_factory.mktemp("coverage")
+    tests = [path for path in python_files("tests/core") if path.stem.startswith("test_")]
+    parts = [folder / "part-0", folder / "part-1"]
+    runs = [traced_run(part, tests[first::2]) for first, part in enumerate(parts)]
+    said = [run.communicate()[0] for run in runs]
+    for run, text in zip(runs, said, strict=True):
+        assert run.returncode == 0, text[-4000:]
+    combined = coverage.Coverage(data_file=folder / "data", branch=True)
+    combined.combine([str(part) for part in parts])
+    combined.save()
+    return folder / "data"
 
 
 def gaps(path: Path, data: Path) -> str:
