@@ -95,7 +95,7 @@ def test_pipelined_bytes_are_bounded(loop: str) -> None:
 
         async with serving(wait) as stage:
             client = await stage.client()
-            sender = asyncio.create_task(client.send(GET + post(b"x" * 20_000_000) + GET))
+            sender = asyncio.create_task(client.send(GET + post(b"x" * 4_000_000) + GET))
             await settle(lambda: stage.server.active)
             await asyncio.sleep(0.05)
             (connection,) = stage.server._shared.connections
@@ -104,7 +104,7 @@ def test_pipelined_bytes_are_bounded(loop: str) -> None:
             go.set()
             await sender
             await client.until(b"GET /a", 2)
-            assert [len(body) for _, body in stage.api.seen] == [0, 20_000_000, 0]
+            assert [len(body) for _, body in stage.api.seen] == [0, 4_000_000, 0]
 
     run(main(), loop)
 
@@ -112,17 +112,17 @@ def test_pipelined_bytes_are_bounded(loop: str) -> None:
 @LOOPS
 def test_answers_that_nobody_reads_stop_the_parsing_of_more_requests(loop: str) -> None:
     async def big(_head: RequestHead, _body: bytes, down: Downstream) -> None:
-        down.respond(PLAIN, b"x" * 100_000)
+        down.respond(PLAIN, b"x" * 1_000_000)
 
     async def main() -> None:
         async with serving(big) as stage:
-            client = await stage.client(SO_RCVBUF=4096)
-            await client.send(GET * 1000)
+            client = await stage.client()
+            await client.send(GET * 40)
             await asyncio.sleep(0.05)
-            assert len(stage.api.seen) < 100
-            while len(client.got) < 100_000_000:
+            assert len(stage.api.seen) < 20
+            while len(client.got) < 40_000_000:
                 await client.some(1 << 20)
-            await settle(lambda: len(stage.api.seen) == 1000)
+            await settle(lambda: len(stage.api.seen) == 40)
 
     run(main(), loop)
 

@@ -33,7 +33,7 @@ class Clock:
 
 
 async def echo(head: RequestHead, body: bytes, down: Downstream) -> None:
-    down.respond(PLAIN, b"%b %b %b" % (head.method.encode(), head.path.encode(), body))
+    down.respond(PLAIN, b"%b %b %b" % (head.method.encode(), head.path.encode(), body[:100]))
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Client:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self.got = b""
+        self.got = bytearray()
 
     async def send(self, data: bytes) -> None:
         await asyncio.get_running_loop().sock_sendall(self.sock, data)
@@ -85,13 +85,19 @@ class Client:
         self.got += data
         return data
 
-    async def until(self, mark: bytes, count: int = 1) -> bytes:
+    async def more(self, size: int) -> None:
+        """Take so many bytes more."""
+        end = len(self.got) + size
+        while len(self.got) < end:
+            assert await self.some(end - len(self.got)) not in (b"", b"reset")
+
+    async def until(self, mark: bytes, count: int = 1) -> bytearray:
         """Everything so far, once `mark` came `count` times."""
         while self.got.count(mark) < count:
             assert await self.some() not in (b"", b"reset"), self.got
         return self.got
 
-    async def rest(self) -> bytes:
+    async def rest(self) -> bytearray:
         """Everything up to the connection's end."""
         while await self.some() not in (b"", b"reset"):
             pass
@@ -123,7 +129,7 @@ class Stage:
         self.clients.append(Client(sock))
         return self.clients[-1]
 
-    async def ask(self, request: bytes) -> bytes:
+    async def ask(self, request: bytes) -> bytearray:
         """The whole answer to one request that ends its connection."""
         client = await self.client()
         await client.send(request)
@@ -189,7 +195,7 @@ def run(main: Coroutine[Any, Any, None], loop: str = "asyncio") -> None:
     assert not heard
 
 
-def statuses(answer: bytes) -> list[int]:
+def statuses(answer: bytes | bytearray) -> list[int]:
     """The statuses of all answers in these bytes."""
     return [int(part[:3]) for part in answer.split(b"HTTP/1.1 ")[1:]]
 

@@ -17,7 +17,7 @@ LONGEST_SIZE_LINE: Final = 256
 LONGEST_TRAILERS: Final = 8192
 """Bytes of all trailers together."""
 
-CHUNKS_A_TURN: Final = 4096
+CHUNKS_A_TURN: Final = 2048
 """Chunks read in one `feed`: tiny chunks must not hold the event loop for long."""
 
 _SLICE = 65536  # packed bytes given to zlib at once: what it leaves over is copied
@@ -54,11 +54,10 @@ class SizedBody:
 class ChunkedBody:
     """A body in the chunked coding, read strictly: CRLF only, no white space, known syntax of extensions."""
 
-    __slots__ = ("_in_chunk", "_left", "_line", "_trailers", "done")
+    __slots__ = ("_left", "_line", "_trailers", "done")
 
     def __init__(self) -> None:
         self.done = False
-        self._in_chunk = False
         self._left = 0  # bytes of the chunk still to come, its CRLF included
         self._line = b""
         self._trailers = -1  # bytes of trailers seen; -1 before the last chunk
@@ -73,25 +72,31 @@ class ChunkedBody:
         position = 0
         turns = CHUNKS_A_TURN
         while position < len(data) and not self.done and turns:
-            if self._in_chunk:
+            if self._left:
                 position = self._take_chunk(data, position, out)
-            else:
-                turns -= 1
+                continue
+            turns -= 1
+            match = None if self._line or self._trailers >= 0 else _SIZE_LINE.match(data, position)
+            if match is None or match.end() - position > LONGEST_SIZE_LINE:
                 position = self._take_line(data, position)
+            else:
+                position = match.end()
+                self._read_size(match)
         return (out[0] if len(out) == 1 else b"".join(out)), position
 
     def _take_chunk(self, data: bytes, position: int, out: list[bytes]) -> int:
+        """Take what is there of a chunk and of the CRLF behind it."""
         content = self._left - 2
         if content > 0:
             piece = data[position : position + content]
             out.append(piece)
             self._left -= len(piece)
-            return position + len(piece)
-        if data[position] != (13 if self._left == 2 else 10):
+            position += len(piece)
+        tail = data[position : position + self._left] if self._left <= 2 else b""
+        if not b"\r\n".startswith(tail, 2 - self._left):
             raise bad_request("a chunk is longer than it says")
-        self._left -= 1
-        self._in_chunk = self._left > 0
-        return position + 1
+        self._left -= len(tail)
+        return position + len(tail)
 
     def _take_line(self, data: bytes, position: int) -> int:
         end = data.find(b"\n", position) + 1
@@ -104,18 +109,17 @@ class ChunkedBody:
             return len(data)
         self._line = b""
         if self._trailers < 0:
-            self._read_size(line)
+            match = _SIZE_LINE.fullmatch(line)
+            if match is None:
+                raise bad_request("a chunk's size line is wrong")
+            self._read_size(match)
         else:
             self._read_trailer(line)
         return end
 
-    def _read_size(self, line: bytes) -> None:
-        match = _SIZE_LINE.fullmatch(line)
-        if match is None:
-            raise bad_request("a chunk's size line is wrong")
+    def _read_size(self, match: re.Match[bytes]) -> None:
         size = int(match[1], 16)
         if size:
-            self._in_chunk = True
             self._left = size + 2
         else:
             self._trailers = 0

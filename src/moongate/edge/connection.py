@@ -10,8 +10,6 @@ the same before an upstream, and the two cannot be told apart before something i
 
 import asyncio
 import logging
-import socket
-import struct
 from enum import Enum
 from typing import cast
 
@@ -22,12 +20,12 @@ from moongate.core.wire import CONTINUE
 from moongate.edge.contract import Shared
 from moongate.edge.downstream import HttpDownstream
 from moongate.edge.intake import Intake
+from moongate.edge.sockets import reset_on_close, untaken
 
 _log = logging.getLogger("moongate.edge")
 
 _STEP = 0.25  # part of a stall's time after which progress is looked at again
 _OUR_ERROR = Failure(Fault.GATEWAY_ERROR)
-_RESET = struct.pack("ii", 1, 0)
 
 
 class _Phase(Enum):
@@ -69,7 +67,8 @@ class Connection(asyncio.Protocol):
     def __init__(self, shared: Shared, peer: str) -> None:
         now = shared.clock()
         self.peer = peer
-        self.due = self._idle_until = now + shared.limits.keep_alive_seconds
+        self.due = now + shared.limits.slow_client_seconds * _STEP
+        self._idle_until = now + shared.limits.keep_alive_seconds
         self.write_paused = False
         self._shared = shared
         self._phase = _HEAD
@@ -91,6 +90,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection over."""
         self._transport = cast("asyncio.Transport", transport)
+        self._shared.arriving -= 1
         self._shared.connections.add(self)
         if self._shared.limits.high_water_bytes != 65_536:
             self._transport.set_write_buffer_limits(high=self._shared.limits.high_water_bytes)
@@ -183,7 +183,7 @@ class Connection(asyncio.Protocol):
         now = shared.clock()
         self._intake = Intake(shared.held, shared.limits.body_bytes, head, now)
         self._phase = _BODY
-        self.due = now + shared.limits.body_seconds * _STEP
+        self.due = now + min(shared.limits.body_seconds, shared.limits.slow_client_seconds) * _STEP
         if head.expects_continue and not rest:
             self.send(CONTINUE)
         return rest
@@ -343,9 +343,8 @@ class Connection(asyncio.Protocol):
 
     def _abort(self, *, reset: bool) -> None:
         self._phase = _Phase.CLOSING
-        sock = self._transport.get_extra_info("socket")
-        if reset and sock is not None and sock.family != socket.AF_UNIX:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        if reset and not self._transport.is_closing():
+            reset_on_close(self._transport)
         self._transport.abort()
 
     def _leave(self, fault: Fault) -> None:
@@ -375,7 +374,8 @@ class Connection(asyncio.Protocol):
         if waiting:
             self.due = now + limits.slow_client_seconds * _STEP
             motion = self._motion = self._motion or Motion(now)
-            if motion.stands_for(self._sent - waiting, now, 1) >= limits.slow_client_seconds:
+            taken = self._sent - waiting - untaken(self._transport)
+            if motion.stands_for(taken, now, 1) >= limits.slow_client_seconds:
                 self.cut(Fault.SLOW_CLIENT)
         elif self._phase is _ANSWER:
             self._motion = None

@@ -76,6 +76,7 @@ class Shared:
     rest: Callable[[], None]
     loop: AbstractEventLoop
     connections: set[Swept] = field(default_factory=set)
+    arriving: int = 0  # accepted, not yet in `connections`
     active: int = 0
     refused: dict[Fault, int] = field(default_factory=dict)
     draining: bool = False

@@ -16,6 +16,7 @@ from moongate.core.held import Held
 from moongate.core.wire import date_line, response_head
 from moongate.edge.connection import Connection
 from moongate.edge.contract import Api, ServerLimits, Shared
+from moongate.edge.sockets import bound_send_buffer
 
 __all__ = ["Api", "RequestHead", "Server", "ServerLimits"]
 
@@ -65,7 +66,7 @@ class Server:
     @property
     def connections(self) -> int:
         """Connections open now."""
-        return len(self._shared.connections) + len(self._adopting)
+        return len(self._shared.connections) + self._shared.arriving
 
     @property
     def active(self) -> int:
@@ -83,6 +84,7 @@ class Server:
         self._sweep_on()
         for listener in sockets:
             listener.setblocking(False)
+            bound_send_buffer(listener)
             self._listeners.append(listener)
             self._shared.loop.add_reader(listener.fileno(), self._accept, listener)
 
@@ -157,9 +159,10 @@ class Server:
             if self.connections >= self._limits.connections:
                 self._turn_away(sock)
             else:
+                self._shared.arriving += 1
                 task = self._shared.loop.create_task(self._adopt(sock, address))
                 self._adopting.add(task)
-                task.add_done_callback(self._adopted)
+                task.add_done_callback(self._adopting.discard)
 
     async def _adopt(self, sock: socket.socket, address: object) -> None:
         peer = "unix"
@@ -169,10 +172,8 @@ class Server:
             await self._shared.loop.connect_accepted_socket(lambda: Connection(self._shared, peer), sock)
         except OSError:
             sock.close()
-
-    def _adopted(self, task: asyncio.Task[None]) -> None:
-        self._adopting.discard(task)
-        self._at_rest()
+            self._shared.arriving -= 1
+            self._at_rest()
 
     def _accept_with_spare(self, listener: socket.socket) -> None:
         """No descriptor is left: use the spare one to say so, else the listener would stay readable and spin."""
