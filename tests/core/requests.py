@@ -13,9 +13,12 @@ CHUNKS = b"Transfer-Encoding: chunked\r\n\r\n"
 GOOD = {
     "plain": b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
     "sized": HEAD + b"Content-Length: 5\r\n\r\nhello",
-    "chunked": HEAD + CHUNKS + b"5\r\nhello\r\n006;a=\"b;\\\"\";c\r\n world\r\n0;x=1\r\nT: 1\r\nU:\r\n\r\n",
-    "pipelined": b"GET /1 HTTP/1.1\r\nHost: a\r\n\r\n" + HEAD + b"Content-Length: 2\r\n\r\nhi\r\n\r\nGET /3 HTTP/1.1\r\nHost: a\r\n\r\n",
-    "upgrade": HEAD + b"Connection: upgrade\r\nUpgrade: h2c\r\nContent-Length: 4\r\n\r\nabcdGET /2 HTTP/1.1\r\nHost: a\r\n\r\n",
+    "chunked": HEAD + CHUNKS + b'5\r\nhello\r\n006;a="b;\\"";c\r\n world\r\n0;x=1\r\nT: 1\r\nU:\r\n\r\n',
+    "pipelined": b"GET /1 HTTP/1.1\r\nHost: a\r\n\r\n"
+    + HEAD
+    + b"Content-Length: 2\r\n\r\nhi\r\n\r\nGET /3 HTTP/1.1\r\nHost: a\r\n\r\n",
+    "upgrade": HEAD
+    + b"Connection: upgrade\r\nUpgrade: h2c\r\nContent-Length: 4\r\n\r\nabcdGET /2 HTTP/1.1\r\nHost: a\r\n\r\n",
     "old": b"GET / HTTP/1.0\r\n\r\n",
     "blank lines first": b"\r\n\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
     "absolute": b"GET http://A:80/b?c HTTP/1.1\r\nHost: a:80\r\n\r\n",
@@ -37,7 +40,8 @@ BAD = {
     "unknown coding": HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
     "identity coding": HEAD + b"Transfer-Encoding: identity\r\n\r\n",
     "almost chunked": HEAD + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
-    "tab before chunked is fine, vertical tab is not": HEAD + b"Transfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n",
+    "tab before chunked is fine, vertical tab is not": HEAD
+    + b"Transfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n",
     "chunked twice": HEAD + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "empty coding": HEAD + b"Transfer-Encoding:\r\n\r\n",
     "space before colon": HEAD + b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",

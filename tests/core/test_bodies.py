@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moongate.core.bodies import CHUNKS_A_TURN, LONGEST_SIZE_LINE, LONGEST_TRAILERS, ChunkedBody, Gunzip, SizedBody
+from moongate.core.bodies import (
+    CHUNKS_A_TURN,
+    LONGEST_SIZE_LINE,
+    LONGEST_TRAILERS,
+    ChunkedBody,
+    Gunzip,
+    SizedBody,
+)
 from moongate.core.faults import FailedError, Fault
 
 

@@ -173,7 +173,7 @@ def test_bodies_are_announced_by_length_or_chunked() -> None:
         (b"/?", "/", b""),
         (b"/a?b?c", "/a", b"b?c"),
         (b"//a/../b", "//a/../b", b""),
-        (b"/a?x=[1]|\"", "/a", b'x=[1]|"'),
+        (b'/a?x=[1]|"', "/a", b'x=[1]|"'),
         (b"http://a", "/", b""),
         (b"HTTPS://A?b=c", "/", b"b=c"),
         (b"http://a/b/c?d", "/b/c", b"d"),
@@ -204,7 +204,8 @@ def test_what_is_remembered_holds_no_secret_and_has_a_bound(monkeypatch: pytest.
     for number in range(50):
         for _ in range(2):
             got = head(
-                b"User-Agent: n%d\r\nAuthorization: Bearer mg_secret\r\nAccept: %b\r\n" % (number, b"x" * 200),
+                b"User-Agent: n%d\r\nAuthorization: Bearer mg_secret\r\nAccept: %b\r\n"
+                % (number, b"x" * 200),
                 b"GET /%d HTTP/1.1\r\nHost: a\r\n" % number,
             )
             assert got.path == f"/{number}"

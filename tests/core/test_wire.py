@@ -34,7 +34,14 @@ def test_dates_are_those_of_the_mail_format(seconds: int) -> None:
 
 def test_header_lines_cannot_split_a_head() -> None:
     assert header_line(b"X-A", b"b c\xff") == b"X-A: b c\xff\r\n"
-    for name, value in ((b"X A", b""), (b"", b""), (b"X:", b""), (b"X", b"a\r\nB: c"), (b"X", b"a\n"), (b"X", b"\0")):
+    for name, value in (
+        (b"X A", b""),
+        (b"", b""),
+        (b"X:", b""),
+        (b"X", b"a\r\nB: c"),
+        (b"X", b"a\n"),
+        (b"X", b"\0"),
+    ):
         with pytest.raises(ValueError, match="no valid header"):
             header_line(name, value)
 

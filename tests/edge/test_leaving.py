@@ -78,7 +78,16 @@ def test_a_client_that_leaves_is_noticed_at_once(loop: str, phase: str, how: str
 
 
 @LOOPS
-@pytest.mark.parametrize("sent", [b"", b"\r\n", b"GET / HT", post(b"x" * 1000)[:-500], post(b"x" * 1000, b"Transfer-Encoding: chunked\r\n")])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"\r\n",
+        b"GET / HT",
+        post(b"x" * 1000)[:-500],
+        post(b"x" * 1000, b"Transfer-Encoding: chunked\r\n"),
+    ],
+)
 def test_a_client_that_leaves_in_its_request_leaves_nothing(loop: str, sent: bytes) -> None:
     async def main() -> None:
         async with serving() as stage:

@@ -44,6 +44,7 @@ class ToyApi:
     seen: list[tuple[RequestHead, bytes]] = field(default_factory=list)
     screened: list[RequestHead] = field(default_factory=list)
     downs: list[Downstream] = field(default_factory=list)
+    refusals: list[tuple[Fault, object]] = field(default_factory=list)
 
     def screen(self, head: RequestHead) -> object:
         self.screened.append(head)
@@ -58,6 +59,10 @@ class ToyApi:
         self.seen.append((head, body))
         self.downs.append(down)
         await self.answer(head, body, down)
+
+    def refuse(self, failure: Failure, head: RequestHead | None, screened: object, down: Downstream) -> None:
+        self.refusals.append((failure.fault, screened))
+        down.respond(*self.render(failure, head))
 
     def render(self, failure: Failure, head: RequestHead | None) -> tuple[Head, bytes]:
         if head is not None and head.path == "/broken-render":

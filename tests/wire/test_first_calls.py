@@ -47,3 +47,10 @@ def test_without_a_valid_key_nothing_happens(house: House, key: str) -> None:
     assert (answer.status, answer.error["code"]) == (401, "unauthenticated")
     assert answer.headers["x-should-retry"] == "false"
     assert house.sim("/_sim/book/totals")["executions"] == 0
+
+
+def test_a_body_that_is_too_large_is_refused_and_recorded_like_any_other_call(house: House) -> None:
+    answer = house.ask(padding="x" * (33 << 20))
+    assert (answer.status, answer.error["code"]) == (413, "payload_too_large")
+    record = house.record(answer.call_id)
+    assert (record["outcome"], record["tenant"], record["attempts"]) == ("refused", "acme", [])

@@ -16,9 +16,9 @@ from moongate.core.call import Call, Principal
 from moongate.core.faults import FailedError, Failure, Fault, refuse
 from moongate.core.heads import RequestHead
 from moongate.core.surface import Surface
+from moongate.core.wire import error_lines
 from moongate.flow.downstream import Downstream, Head
 from moongate.flow.gateway import Gateway
-from moongate.flow.reply import failure_lines
 from moongate.ops.health import healthz
 from moongate.world import World
 
@@ -121,10 +121,22 @@ class Api:
         assert isinstance(screened, Screened)
         await screened.answer(screened, head, body, down)
 
+    def refuse(self, failure: Failure, head: RequestHead | None, screened: object, down: Downstream) -> None:
+        """Answer for a request that the server ended; one whose key held has its record like any other call."""
+        is_call = (
+            isinstance(screened, Screened)
+            and screened.principal is not None
+            and screened.answer == self._chat
+        )
+        if is_call and isinstance(screened, Screened) and head is not None:
+            self._gateway.refuse(self._call(screened, head), down, failure)
+        else:
+            down.respond(*self.render(failure, head))
+
     def render(self, failure: Failure, head: RequestHead | None) -> tuple[Head, bytes]:
         """Write the JSON answer for a request that ends before it became a call."""
         request_id = self._request_id(head)
-        lines = _JSON + f"X-Request-Id: {request_id}\r\n".encode() + failure_lines(failure)
+        lines = _JSON + f"X-Request-Id: {request_id}\r\n".encode() + error_lines(failure)
         return Head(failure.rule.facts.status, lines), self._surface.error_body(failure, request_id)
 
     def _must_be(self, head: RequestHead, *methods: str) -> None:

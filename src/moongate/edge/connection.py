@@ -251,7 +251,7 @@ class Connection(asyncio.Protocol):
             down.abort()
             return
         try:
-            down.respond(*self._shared.api.render(failure, self._head))
+            self._shared.api.refuse(failure, self._head, self._screened, down)
         except Exception:  # noqa: BLE001 - there is no answer to fall back on: the connection is cut
             _log.exception("a refusal could not be rendered")
             down.abort()
@@ -286,6 +286,7 @@ class Connection(asyncio.Protocol):
         self._drop_request()
         down = HttpDownstream(self, self._head)
         self._fail(down, failure)
+        self._screened = None
         if self._phase is _Phase.CLOSING:
             return
         if self._keep:

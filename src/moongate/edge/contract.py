@@ -27,6 +27,12 @@ class Api(Protocol):
         A FailedError that leaves it before the answer was started is rendered; anything else is `gateway_error`.
         """
 
+    def refuse(self, failure: Failure, head: RequestHead | None, screened: object, down: Downstream) -> None:
+        """Answer for a request that the server ended; `screened` None: before `screen` let it pass.
+
+        Called before anything was answered, also where `handle` left without an answer.
+        """
+
     def render(self, failure: Failure, head: RequestHead | None) -> tuple[Head, bytes]:
         """Write a refusal of the server's own; `head` is None where none could be read."""
 

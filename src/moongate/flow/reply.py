@@ -1,11 +1,11 @@
 """The answer to one call, on its way into its downstream: which head, how much was delivered, how it ended."""
 
 from dataclasses import dataclass, field
-from math import ceil
 
 from moongate.core.call import Call
 from moongate.core.faults import Failure
 from moongate.core.surface import Surface
+from moongate.core.wire import error_lines
 from moongate.flow.downstream import Downstream, Head
 
 _STREAM = (
@@ -77,7 +77,7 @@ class Reply:
             self.down.end()
             return
         self.status = failure.rule.facts.status
-        lines = _JSON + self._lines(told or Told()) + failure_lines(failure)
+        lines = _JSON + self._lines(told or Told()) + error_lines(failure)
         self.down.respond(Head(self.status, lines), self._surface.error_body(failure, self.call.request_id))
 
     def _finish(self) -> None:
@@ -95,17 +95,3 @@ class Reply:
         if told.edits:
             lines += f"X-Moongate-Edits: {', '.join(told.edits)}\r\n"
         return lines.encode("ascii")
-
-
-def failure_lines(failure: Failure) -> bytes:
-    """Header lines that go with every failure.
-
-    Whether to try again, when (whole seconds, RFC 9110 section 10.2.3), and where it arose (RFC 9209).
-    """
-    facts = failure.rule.facts
-    lines = f"x-should-retry: {'true' if failure.should_retry else 'false'}\r\n"
-    if failure.retry_after is not None:
-        lines += f"Retry-After: {max(1, ceil(failure.retry_after))}\r\n"
-    if facts.proxy_status:
-        lines += f"Proxy-Status: moongate; error={facts.proxy_status}\r\n"
-    return lines.encode("ascii")
