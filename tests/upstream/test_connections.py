@@ -5,6 +5,7 @@ import errno
 import gc
 import resource
 import socket
+import ssl
 import struct
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -227,9 +228,27 @@ def test_no_more_connections_than_allowed_and_first_come_first_served(run: Run) 
             tasks = [asyncio.create_task(send(transport, outbound(body))) for body in bodies]
             await asyncio.sleep(0)
             assert (transport.in_use, transport.waiting) == (1, 9)
+            last = tasks.pop()
+            last.cancel()
+            await asyncio.wait([last])
+            assert transport.waiting == 8
             assert all(ended.fault is None for ended, _ in await asyncio.gather(*tasks))
-            assert order == bodies
+            assert order == bodies[:9]
             assert server.opened == 1
+
+    run(main())
+
+
+def test_whoever_waits_gets_the_slot_of_a_closed_connection(run: Run) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+
+    async def main() -> None:
+        async with RawServer(script) as server, pool(server.port, max_connections=1) as transport:
+            results = await asyncio.gather(*(send(transport) for _ in range(5)))
+            assert [ended.fault for ended, _ in results] == [None] * 5
+            assert server.opened == 5
 
     run(main())
 
@@ -374,6 +393,8 @@ def test_no_descriptor_is_left(run: Run) -> None:
         (OSError(errno.EADDRNOTAVAIL, "no port left"), Fault.GATEWAY_OVERLOADED),
         (OSError(errno.ENETUNREACH, "no way"), Fault.KIMI_NETWORK_UNREACHABLE),
         (UnicodeError(), Fault.KIMI_NETWORK_UNREACHABLE),
+        (ssl.SSLEOFError(), Fault.KIMI_NETWORK_UNREACHABLE),
+        (ssl.SSLError(1, "[SSL] no shared cipher"), Fault.KIMI_TLS_REFUSED),
         (ZeroDivisionError(), Fault.GATEWAY_ERROR),
     ],
 )

@@ -214,6 +214,24 @@ def test_a_peer_that_does_not_read_over_tls(run: Run, authority: Authority) -> N
     run(main())
 
 
+def test_when_a_large_request_had_gone_out_over_tls(run: Run, authority: Authority) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await asyncio.sleep(0.3)
+        await peer.answer()
+
+    async def main() -> None:
+        async with (
+            RawServer(script, authority.server("127.0.0.1")) as server,
+            pool(server.port, tls=True, ca_file=authority.ca_file) as transport,
+        ):
+            ended, _ = await send(transport, outbound(b"x" * 20_000_000))
+            assert ended.fault is None
+            assert 0.2 < ended.head_at - ended.sent_at < 0.5
+
+    run(main())
+
+
 @pytest.mark.parametrize("text", [None, "no certificate"])
 def test_a_ca_file_that_cannot_be_used(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "ca.pem"

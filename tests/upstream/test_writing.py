@@ -46,16 +46,16 @@ def test_a_small_request_that_is_taken_in_part(run: Run) -> None:
     class Narrow(Kept):
         def open(self, valve: Valve) -> None:
             super().open(valve)
-            transport._connections.copy().pop()._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            next(iter(pools[0]._connections))._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
 
     async def main() -> None:
-        nonlocal transport
         async with RawServer(unread, receive_buffer=4096) as server, pool(server.port) as transport:
+            pools.append(transport)
             ended, _ = await send(transport, outbound(bytes(250_000), phases={"write": 0.2}), Narrow())
             failed(ended, Fault.KIMI_NETWORK_TIMEOUT)
             assert (ended.phase, ended.reach, ended.sent_at) == (Phase.WRITE, Reach.PARTLY_SENT, 0.0)
 
-    transport: Http1
+    pools: list[Http1] = []
     run(main())
 
 

@@ -48,7 +48,7 @@ def meaning(error: BaseException) -> tuple[Fault, str]:
 def _tls_reason(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return str(error.verify_message)
-    return error.reason or type(error).__name__
+    return getattr(error, "reason", None) or type(error).__name__
 
 
 async def dial(

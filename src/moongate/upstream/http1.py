@@ -73,10 +73,7 @@ class Http1:
         if self._sweeper is None:
             self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep)
         try:
-            if self._waiting:
-                self._waiting[exchange] = None
-            else:
-                self._place(exchange, now)
+            self._place(exchange, now)
             return await future
         finally:
             self._exchanges.discard(exchange)
