@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from moongate.sim.book import Bill, Book, Execution
-from moongate.sim.clients import Client, Leaver, Pipeliner, SlowReader, chat_bytes
+from moongate.sim.clients import Client, CutError, HalfCloser, Leaver, Pipeliner, SlowReader, chat_bytes
 from moongate.sim.config import Config, accounts_from
 from moongate.sim.host import key_name
 from moongate.sim.models import FREE, Price, price
@@ -204,5 +204,17 @@ def test_pipelined_requests_are_answered_in_order() -> None:
                 for number in range(6)
             ]
             assert [answer.text() for answer in await client.pipeline(*wanted)] == list("012345")
+
+    run(story)
+
+
+def test_closing_the_sending_half_is_taken_for_leaving() -> None:
+    async def story(world: World) -> None:
+        closer = HalfCloser(world.running.port)
+        await closer.open()
+        with pytest.raises(CutError):
+            await closer.request(chat_bytes(SLOW))
+        closer.close()
+        assert [row["how"] for row in await world.settled()] == ["aborted"]
 
     run(story)

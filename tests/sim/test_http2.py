@@ -193,6 +193,8 @@ def test_a_broken_frame_ends_the_connection() -> None:
     async def story(world: World) -> None:
         async with H2Client(world.running.port) as client:
             client.ask(stream=True, sim={"first_token": 60})
+            while not client.answers[1].status:
+                await client.read()
             client._writer.write(b"\0\0\1\0\0\0\0\0\0x")  # DATA on stream 0
             with contextlib.suppress(ConnectionResetError):
                 while await client.read():

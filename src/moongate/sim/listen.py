@@ -100,8 +100,15 @@ class Listening:
             await self._serve(sock)
 
     async def _serve(self, sock: socket.socket) -> None:
-        protocol = _PROTOCOLS[self.host.config.kind]
-        self._server = await asyncio.get_running_loop().create_server(
+        protocol, loop = _PROTOCOLS[self.host.config.kind], asyncio.get_running_loop()
+        if self.host.config.tls == "tls10":
+            from moongate.sim.tls import OldTls  # noqa: PLC0415 - needs a library that plain HTTP does not
+
+            self._server = await loop.create_server(
+                lambda: OldTls(self.host, self._tls), sock=sock, backlog=_BACKLOG
+            )
+            return
+        self._server = await loop.create_server(
             lambda: protocol(self.host), sock=sock, backlog=_BACKLOG, ssl=self._tls
         )
 

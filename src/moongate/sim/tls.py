@@ -4,13 +4,14 @@ Needs the `cryptography` package (extra `tls`). Keys are P-256 and live as long 
 CA's certificate is `ca.pem` there; trust it and only `good` passes.
 """
 
+import asyncio
 import ssl
 import tempfile
 import warnings
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -19,6 +20,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 if TYPE_CHECKING:
     from moongate.sim.config import HostConfig
+    from moongate.sim.host import Host
 
 _DAY: Final = timedelta(days=1)
 NAMES: Final = ("localhost", "kimi.test", "api.moonshot.test")
@@ -121,6 +123,47 @@ class Authority:
         path.touch(mode=0o600)
         path.write_bytes(_pem(key) + certificate.public_bytes(serialization.Encoding.PEM))
         return path
+
+
+class OldTls(asyncio.Protocol):
+    """Speaks TLS 1.0 and nothing newer, and nothing inside it: a modern client gets the alert a server owes it.
+
+    asyncio's own TLS drops the alert with the connection, and a client would see no more than a reset.
+    """
+
+    def __init__(self, host: "Host", context: ssl.SSLContext) -> None:
+        self._host = host
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for the client's hello."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._host.connected(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Go on with the handshake."""
+        self._incoming.write(data)
+        failed = False
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError:
+            failed = True
+        self._transport.write(self._outgoing.read())
+        if failed:
+            self._transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Let it go."""
+        del exc
+        self._host.disconnected(self)
+
+    def reset(self) -> None:
+        """Drop it."""
+        self._transport.abort()
 
 
 def authority(directory: Path | None) -> Authority:
