@@ -14,6 +14,8 @@ from moongate.sim.faults import CATALOGUE
 from tests.sim.events import data_of, text_of
 from tests.sim.world import World, run
 
+pytestmark = pytest.mark.usefixtures("both_loops")
+
 ASK = [{"role": "user", "content": "你好"}]
 SHORT = {"output_tokens": 12}
 

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from moongate.sim.clients import Client
+from moongate.sim.clients import Client, chat_bytes
 from moongate.sim.config import Config, HostConfig
 from moongate.sim.dns import NameServer
 from tests.sim.world import World, run
+
+pytestmark = pytest.mark.usefixtures("both_loops")
 
 KINDS = ("refused", "full_backlog", "silent", "reset", "tls_stall")
 TROUBLE = Config(hosts=(HostConfig(), *(HostConfig(name=kind, kind=kind) for kind in KINDS)))
@@ -118,6 +120,22 @@ def test_tls_1_0_alone_is_not_spoken_by_modern_clients(tmp_path: Path) -> None:
             await tls(world.running.port, trusting(world))
 
     run(story, secure("tls10", tmp_path))
+
+
+def test_a_reset_under_tls_is_a_reset(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        port, context = world.running.port, trusting(world)
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", port, ssl=context, server_hostname="kimi.test"
+        )
+        writer.write(chat_bytes({"stream": True, "sim": {"fault": "reset_mid_stream"}}))
+        with pytest.raises(ConnectionResetError):
+            await reader.read()
+        writer.close()
+        (row,) = world.running.sim.book.rows({}, 10)
+        assert row["how"] == "reset_mid_stream"
+
+    run(story, secure("good", tmp_path))
 
 
 @pytest.mark.parametrize(

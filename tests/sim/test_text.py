@@ -89,22 +89,24 @@ def fits(value: Any, schema: Any, root: Any) -> bool:
     if "anyOf" in schema:
         return any(fits(value, one, root) for one in schema["anyOf"])
     kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-    names = {
-        "string": str,
+    names: dict[str, tuple[type, ...]] = {
+        "string": (str,),
         "number": (int, float),
-        "integer": int,
-        "array": list,
-        "boolean": bool,
-        "object": dict,
+        "integer": (int,),
+        "array": (list,),
+        "boolean": (bool,),
+        "object": (dict,),
     }
     if not any(
         (kind == "null" and value is None) or isinstance(value, names.get(kind, ())) for kind in kinds
     ):
         return False
     if isinstance(value, str):
-        return schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", 10**6)
+        return bool(schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", 10**6))
     if isinstance(value, list):
-        return len(value) >= schema.get("minItems", 0) and all(fits(v, schema["items"], root) for v in value)
+        return bool(len(value) >= schema.get("minItems", 0)) and all(
+            fits(v, schema["items"], root) for v in value
+        )
     if isinstance(value, dict):
         return all(fits(value[name], child, root) for name, child in schema["properties"].items())
     if isinstance(value, bool) or value is None:

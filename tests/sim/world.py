@@ -5,6 +5,8 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import uvloop
+
 from moongate.sim.clients import Client, Response, chat_bytes, request_bytes
 from moongate.sim.config import Config
 from moongate.sim.serve import Running, start
@@ -52,6 +54,8 @@ class World:
         return sums
 
 
+LOOP: list[Callable[[], asyncio.AbstractEventLoop]] = [uvloop.new_event_loop]
+"""The last one makes the loops: what the command uses, unless a test says otherwise."""
 Story = Callable[[World], Awaitable[None]]
 
 
@@ -74,4 +78,5 @@ async def _told(story: Story, config: Config) -> None:
 
 def run(story: Story, config: Config | None = None) -> None:
     """Run a story; afterwards nothing may be left over: no task, connection, slot or open execution."""
-    asyncio.run(_told(story, config or Config()))
+    with asyncio.Runner(loop_factory=LOOP[-1]) as runner:
+        runner.run(_told(story, config or Config()))

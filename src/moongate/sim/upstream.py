@@ -244,8 +244,9 @@ class Http1(asyncio.Protocol):
         """Close with a TCP reset."""
         self._queue.clear()
         sock = self._transport.get_extra_info("socket")
-        with contextlib.suppress(OSError):
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NONE)
+        if sock is not None:  # there is none any more on a connection that is closing
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NONE)
         self._transport.abort()
 
     def doom(self) -> None:
