@@ -21,6 +21,8 @@ from typing import Any, TypeVar
 ROOT = Path(__file__).parents[2]
 SIM_KEY = "sk-wire-pool-key"
 T = TypeVar("T")
+# the simulator offers TLS 1.0 on purpose
+_STRICT = ("-W", "error", "-W", "ignore:ssl.TLSVersion.TLSv1 is deprecated:DeprecationWarning")
 
 
 def free_port() -> int:
@@ -58,7 +60,7 @@ class Process:
         self.log = log
         with log.open("ab") as output:
             self.child = subprocess.Popen(
-                [sys.executable, "-W", "error", "-m", "moongate", *arguments],
+                [sys.executable, *_STRICT, "-m", "moongate", *arguments],
                 cwd=ROOT,
                 stdout=output,
                 stderr=output,
@@ -75,65 +77,92 @@ class Process:
             self.child.wait()
             raise AssertionError(f"it did not end:\n{self.printed()}") from None
 
+    @property
+    def lives(self) -> bool:
+        """True; a process that ended fails whoever waits for it."""
+        assert self.child.poll() is None, self.printed()
+        return True
+
     def printed(self) -> str:
         return self.log.read_text(errors="replace")
 
 
 class House:
-    """A gateway over simulated upstreams. `hosts` are listeners of the simulator, each a target of every route."""
+    """A gateway over simulated upstreams. `hosts` are listeners of the simulator, each a target of its name.
+
+    `settings` is YAML of its own; where it has no `routes`, there is one, `kimi-k2.5`, over every host. A host with
+    `tls` is trusted by the simulator's own authority.
+    """
 
     def __init__(self, folder: Path, settings: str = "", hosts: list[dict[str, Any]] | None = None) -> None:
         self.folder = folder
         self.hosts = hosts or [{"name": "kimi"}]
         self.port, self.admin = free_port(), free_port()
         self.state = folder / "state"
-        self._sim = self._start_sim()
+        self.cleared = time.time()
+        self._started: list[Process] = []
         self.settings = folder / "moongate.yaml"
-        self.settings.write_text(self._written(settings))
-        self.key = self.add_key("acme")
-        self.gateway = self.start_gateway()
-        self.baseline = self._descriptors()
+        try:
+            self._start_sim()
+            self.settings.write_text(self._written(settings))
+            self.key = self.add_key("acme")
+            self.gateway = self.start_gateway()
+            self.baseline = self._descriptors()
+        except BaseException:
+            self.close()
+            raise
 
-    def _start_sim(self) -> Process:
+    def _start_sim(self) -> None:
         script = self.folder / "script.json"
         script.write_text(json.dumps({"hosts": [*self.hosts, {"name": "control", "kind": "control"}]}))
         ports = self.folder / "ports"
         ports.unlink(missing_ok=True)
-        sim = Process(["sim", "--script", str(script), "--port-file", str(ports)], self.folder / "sim.log")
-        until(20, lambda: ports.exists() and "control=" in ports.read_text(), "the simulator is up")
+        sim = self._start(
+            ["sim", "--script", str(script), "--port-file", str(ports), "--tls-dir", str(self.folder)],
+            self.folder / "sim.log",
+        )
+        until(20, lambda: sim.lives and ports.exists() and "control=" in ports.read_text(), "the simulator is up")
         self.ports = {
             name: int(port) for name, _, port in (line.partition("=") for line in ports.read_text().split())
         }
-        return sim
+
+    def _start(self, arguments: list[str], log: Path) -> Process:
+        process = Process(arguments, log)
+        self._started.append(process)
+        return process
 
     def _written(self, settings: str) -> str:
-        targets = "".join(
-            f"  {host['name']}: {{url: 'http://127.0.0.1:{self.ports[host['name']]}/v1', "
-            f"key: '${{env:SIM_KEY}}', dialect: {host.get('face', 'moonshot')}}}\n"
-            for host in self.hosts
-        )
+        targets = "".join(self._target(host) for host in self.hosts)
         names = ", ".join(host["name"] for host in self.hosts)
-        written = settings or f"routes: {{kimi-k2.5: {{aliases: [kimi-2.5], targets: [{names}]}}}}\n"
-        return (
-            f"listen: 127.0.0.1:{self.port}\nadmin: {{listen: '127.0.0.1:{self.admin}'}}\n"
-            f"state: {self.state}\ntargets:\n{targets}{written}"
-            + ("" if "log:" in settings else f"log: {{access: {self.folder}/access.log, sample: 1}}\n")
-            + ("" if "drain:" in settings else "drain: {grace_seconds: 2}\n")
-        )
+        defaults = {
+            "routes": f"{{kimi-k2.5: {{aliases: [kimi-2.5], targets: [{names}]}}}}",
+            "log": f"{{access: {self.folder}/access.log, sample: 1}}",
+            "drain": "{grace_seconds: 2}",
+        }
+        given = {line.partition(":")[0] for line in settings.splitlines()}
+        more = "".join(f"{name}: {value}\n" for name, value in defaults.items() if name not in given)
+        written = f"targets:\n{targets}{settings}{more}"
+        listen = f"listen: 127.0.0.1:{self.port}\nadmin: {{listen: '127.0.0.1:{self.admin}'}}\n"
+        return f"{listen}state: {self.state}\n{written}"
+
+    def _target(self, host: dict[str, Any]) -> str:
+        scheme = "https" if host.get("tls") or host.get("kind") == "tls_stall" else "http"
+        trust = f", ca_file: {self.folder}/ca.pem" if host.get("tls") else ""
+        url = f"{scheme}://127.0.0.1:{self.ports[host['name']]}/v1"
+        face = host.get("face", "moonshot")
+        return f"  {host['name']}: {{url: '{url}', key: '${{env:SIM_KEY}}', dialect: {face}{trust}}}\n"
 
     # -- processes ---------------------------------------------------------------------------------------------
 
     def start_gateway(self) -> Process:
-        gateway = Process(["serve", "-c", str(self.settings)], self.folder / "gateway.log")
-        self.gateway = gateway
+        self.gateway = self._start(["serve", "-c", str(self.settings)], self.folder / "gateway.log")
         self.wait_ready()
-        return gateway
+        return self.gateway
 
     def wait_ready(self) -> None:
         def ready() -> bool:
-            assert self.gateway.child.poll() is None, self.gateway.printed()
             try:
-                return get(self.port, "/readyz")[0] == 200
+                return self.gateway.lives and get(self.port, "/readyz")[0] == 200
             except OSError:
                 return False
 
@@ -147,14 +176,14 @@ class House:
         return sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in self.worker_pids())
 
     def close(self) -> None:
-        self.gateway.stop()
-        self._sim.stop()
+        for process in reversed(self._started):
+            process.stop()
 
     # -- commands ----------------------------------------------------------------------------------------------
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-W", "error", "-m", "moongate", *arguments],
+            [sys.executable, *_STRICT, "-m", "moongate", *arguments],
             cwd=ROOT, capture_output=True, text=True, timeout=30, check=False,
         )  # fmt: skip
 
@@ -252,27 +281,83 @@ class House:
         path = self.folder / "access.log"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
+    def begin(self) -> None:
+        """Forget what the simulator remembers: a test looks at what it did itself."""
+        self.cleared = time.time()
+        for path in ("/_sim/book", "/_sim/requests", "/_sim/script"):
+            self.tell_sim("DELETE", path)
+
+    def received(self) -> list[dict[str, Any]]:
+        """Requests as they arrived upstream; probes are left out."""
+        every: list[dict[str, Any]] = self.sim("/_sim/requests?limit=1000")["requests"]
+        return [one for one in every if one["method"] == "POST"]
+
+    def executions(self) -> list[dict[str, Any]]:
+        """What the simulated provider ran, the oldest first."""
+        rows: list[dict[str, Any]] = self.sim("/_sim/book?limit=100000")["executions"]
+        return rows
+
     def at_rest(self) -> None:
-        """Nobody calls: nothing may be left behind."""
+        """Nobody calls: nothing may be left behind, and all books must agree."""
         until(10, lambda: self.total("moongate_in_flight") == 0, "no call in flight")
         until(10, lambda: self.total("moongate_connections") == 0, "no connection of a client")
         until(10, lambda: self.sim("/_sim/book/totals")["open"] == 0, "no execution upstream")
-
-        def agreed() -> bool:
-            counted = self.rows(
-                "SELECT COUNT(*) AS calls, COUNT(DISTINCT call_id) AS ids FROM calls WHERE outcome <> ''"
-            )
-            calls = counted[0]["calls"] if counted else 0
-            return calls == self.total("moongate_calls_total")
-
-        until(10, agreed, "as many closed records as counted calls")
+        until(10, self._counts_agree, "as many closed records as counted calls and attempts")
         assert not self.rows("SELECT call_id FROM calls WHERE outcome = ''"), "an open record"
-        idle = sum(target.get("idle_connections", 0) for target in self.hosts)
-        until(
-            10, lambda: self._descriptors() <= self.baseline + idle + 64, "descriptors back at their baseline"
-        )
+        assert not self.rows(
+            "SELECT attempt_id FROM attempts WHERE state IN ('reserved', 'sent', 'first_event')"
+        ), "an open attempt"
+        self.audit()
+        until(10, lambda: self._descriptors() <= self._most_descriptors(), "descriptors at their baseline")
         for word in ("Traceback", "unraisable", "ResourceWarning", "never awaited"):
-            assert word not in self.gateway.printed()
+            assert word not in self.gateway.printed(), self.gateway.printed()
+
+    def _most_descriptors(self) -> int:
+        """The baseline, what is kept open to the simulator, and a few for the probes and the control store."""
+        hosts = self.sim("/_sim/connections")["hosts"]
+        return self.baseline + 8 + sum(hosts[host["name"]]["open"] for host in self.hosts)
+
+    def _counts_agree(self) -> bool:
+        calls = self.rows("SELECT route, outcome, code, COUNT(*) AS n FROM calls GROUP BY 1, 2, 3")
+        attempts = self.rows("SELECT target, code, reach, COUNT(*) AS n FROM attempts GROUP BY 1, 2, 3")
+        metrics = self.metrics()
+        counted = {
+            name: value
+            for name, value in metrics.items()
+            if name.startswith(("moongate_calls_total{", "moongate_attempts_total{"))
+        }
+        told = {
+            f'moongate_calls_total{{fault="{row["code"] or "none"}",outcome="{row["outcome"]}",'
+            f'route="{row["route"] or "other"}"}}': row["n"]
+            for row in calls
+        } | {
+            f'moongate_attempts_total{{fault="{row["code"] or "none"}",reach="{row["reach"]}",'
+            f'target="{row["target"]}"}}': row["n"]
+            for row in attempts
+        }
+        return counted == told
+
+    def audit(self) -> None:
+        """Hold the ledger against the provider's book, for what ran since `begin`."""
+        book: dict[str, list[dict[str, Any]]] = {}
+        for execution in self.executions():
+            book.setdefault(execution["request_id"], []).append(execution)
+        rows = self.rows(
+            "SELECT c.request_id, a.* FROM attempts a JOIN calls c USING (call_id) WHERE a.started >= ?",
+            self.cleared,
+        )
+        told: dict[str, list[dict[str, Any]]] = {}
+        for row in rows:
+            told.setdefault(row["request_id"], []).append(row)
+        for request_id, executions in book.items():
+            charged = [one for one in executions if one["cost_micro"]]
+            open_ended = [row for row in told.get(request_id, []) if row["state"] != "released"]
+            assert len(charged) <= len(open_ended), f"paid, but released or unknown: {charged}"
+            settled = [row for row in open_ended if row["state"] == "settled"]
+            if len(charged) == len(settled) == 1 and charged[0]["how"] == "completed":
+                ours = [settled[0][name] for name in ("input", "output", "cached", "reasoning", "cost_micro")]
+                theirs = [f"{name}_tokens" for name in ("input", "output", "cached", "reasoning")]
+                assert ours == [charged[0][name] for name in (*theirs, "cost_micro")]
 
 
 class Answer:
