@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.wire.answer import Answer
+
 ROOT = Path(__file__).parents[2]
 SIM_KEY = "sk-wire-pool-key"
 T = TypeVar("T")
@@ -121,7 +123,11 @@ class House:
             ["sim", "--script", str(script), "--port-file", str(ports), "--tls-dir", str(self.folder)],
             self.folder / "sim.log",
         )
-        until(20, lambda: sim.lives and ports.exists() and "control=" in ports.read_text(), "the simulator is up")
+        until(
+            20,
+            lambda: sim.lives and ports.exists() and "control=" in ports.read_text(),
+            "the simulator is up",
+        )
         self.ports = {
             name: int(port) for name, _, port in (line.partition("=") for line in ports.read_text().split())
         }
@@ -173,7 +179,7 @@ class House:
         return [worker["pid"] for worker in workers]
 
     def _descriptors(self) -> int:
-        return sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in self.worker_pids())
+        return sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in self.worker_pids())
 
     def close(self) -> None:
         for process in reversed(self._started):
@@ -200,7 +206,7 @@ class House:
         *,
         headers: Mapping[str, str] | None = None,
         **members: Any,
-    ) -> "Answer":
+    ) -> Answer:
         """One call over a connection of its own; `sim` is what the simulator is to do (a fault's name, or members)."""
         return self.post(self.body(sim, **members), headers=headers)
 
@@ -216,7 +222,7 @@ class House:
 
     def post(
         self, body: bytes, *, headers: Mapping[str, str] | None = None, path: str = "/v1/chat/completions"
-    ) -> "Answer":
+    ) -> Answer:
         given = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"} | dict(
             headers or {}
         )
@@ -315,7 +321,8 @@ class House:
     def _most_descriptors(self) -> int:
         """The baseline, what is kept open to the simulator, and a few for the probes and the control store."""
         hosts = self.sim("/_sim/connections")["hosts"]
-        return self.baseline + 8 + sum(hosts[host["name"]]["open"] for host in self.hosts)
+        kept: int = sum(hosts[host["name"]]["open"] for host in self.hosts)
+        return self.baseline + 8 + kept
 
     def _counts_agree(self) -> bool:
         calls = self.rows("SELECT route, outcome, code, COUNT(*) AS n FROM calls GROUP BY 1, 2, 3")
@@ -358,54 +365,6 @@ class House:
                 ours = [settled[0][name] for name in ("input", "output", "cached", "reasoning", "cost_micro")]
                 theirs = [f"{name}_tokens" for name in ("input", "output", "cached", "reasoning")]
                 assert ours == [charged[0][name] for name in (*theirs, "cost_micro")]
-
-
-class Answer:
-    """A whole answer."""
-
-    def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
-        self.status = status
-        self.headers = headers
-        self.body = body
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-    @property
-    def error(self) -> dict[str, Any]:
-        """The error of a JSON body, or of the last event of a stream."""
-        if self.headers["content-type"].startswith("text/event-stream"):
-            error: dict[str, Any] = self.events[-1]["error"]
-            return error
-        error = self.json["error"]
-        return error
-
-    @property
-    def events(self) -> list[Any]:
-        """The data of each event of a stream; `[DONE]` as that text."""
-        payloads = [
-            line.removeprefix("data:").strip()
-            for line in self.body.decode().splitlines()
-            if line.startswith("data:")
-        ]
-        return [payload if payload == "[DONE]" else json.loads(payload) for payload in payloads]
-
-    @property
-    def text(self) -> str:
-        """The content of a stream's deltas, or of a plain answer."""
-        if not self.headers["content-type"].startswith("text/event-stream"):
-            content: str = self.json["choices"][0]["message"]["content"]
-            return content
-        return "".join(
-            event["choices"][0]["delta"].get("content") or ""
-            for event in self.events
-            if event != "[DONE]" and event.get("choices")
-        )
-
-    @property
-    def call_id(self) -> str:
-        return self.headers["x-moongate-call-id"]
 
 
 @contextlib.contextmanager

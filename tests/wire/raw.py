@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from tests.wire.house import Answer
+from tests.wire.answer import Answer
 
 _RESET = struct.pack("ii", 1, 0)
 

@@ -12,7 +12,8 @@ from typing import Any, Final
 class See:
     """What a call shows: to its client, and in the ledger.
 
-    `code` is empty for a good answer. `wait` is Retry-After, None for none. `cause` is the fault where it is not the code.
+    `code` is empty for a good answer. `wait` is Retry-After, None for none. `cause` is the fault where it is not the
+    code.
     """
 
     status: int
@@ -140,7 +141,9 @@ ANSWERS: Final = (
     both(16, "503_overloaded", FULL),
     both(16, "529", FULL),
     both(16, "html_error_page", ERRED, code=502),
-    both(16, "html_error_page", unclear(503, "kimi_unavailable", cause="kimi_unavailable_unproven"), code=503),
+    both(
+        16, "html_error_page", unclear(503, "kimi_unavailable", cause="kimi_unavailable_unproven"), code=503
+    ),
     both(16, "html_504", BAD),
     both(18, "auth_401", KEY),
     both(18, "wrong_key_401", KEY),
@@ -215,7 +218,8 @@ STREAMS: Final = (
     late(38, "stall_before_head", _TOTAL, _out_of_time("head")),
     late(38, "stall_first_token", _TOTAL, _out_of_time("first_event")),
     late(38, "stall_mid_stream", _TOTAL, broken("kimi_network_timeout", phase="idle")),
-    late(39, "drip", _TOTAL, broken("kimi_network_timeout", phase="total"), bytes=60, seconds=0.1),
+    late(39, "drip", _TOTAL, None, bytes=20, seconds=0.1),
+    late(39, "drip", None, broken("kimi_network_timeout", phase="total"), bytes=60, seconds=0.1),
     each(41, "big_event", None, GOOD),
     each(41, "big_event", None, SPOILT, bytes=1_200_000),
     each(41, "endless_line", None, SPOILT),
