@@ -34,14 +34,15 @@ reservation in the ledger. Causes that are not listed end the call wherever they
 """
 
 TAIL = """
-Next steps: `retry` this or the next target; `at_once` on a new connection; `once` the same, but a second time is final;
-`other` another account only; `paced` after the wait that upstream told; `successor` the model's declared successor only;
+Next steps: `retry` the next in the route's plan; `at_once` on a new connection; `once` the same, but a second time is final;
+`other` another account only; `paced` the next in the plan, for this one said to wait; `successor` the model's declared successor only;
 `pay_twice` only on routes with `may_pay_twice`; `resume` continue the stream (not built yet: it ends with an error event);
 `never` no more.
 
 An attempt is `released` where there is proof that nothing ran, `ambiguous` where there is none, `estimated` where it ran and
-was cut, `reported` where the answer's own usage decides. A cause with a page tells the operator; one that parks sets the
-account aside until somebody looks (paging and parking come with a later version).
+was cut, `reported` where the answer's own usage decides. A cause that pages writes an
+error line that begins with `page:` ([runbook](../operate/runbook.md)); one that parks will set the account aside until somebody
+looks (not yet).
 """
 
 

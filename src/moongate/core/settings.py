@@ -86,7 +86,7 @@ class Edge(Section):
     trusted: Annotated[
         tuple[Annotated[str, Network()], ...],
         Note(
-            "Peers whose `X-Real-IP`, `X-User-Id` and request id count: networks, or `unix` for Unix sockets."
+            "Peers whose `X-Real-IP` and `X-User-Id` count: networks, or `unix` for Unix sockets."
         ),
     ] = ()
 
