@@ -7,12 +7,18 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import yaml
 
 from moongate.core.reading import check
+from moongate.sim.config import accounts_from, hosts_from
+from moongate.sim.script import rules_from
+from moongate.sim.serve import CATALOGUES
 from moongate.store.control import FILE, ControlStore
 from moongate.store.records import Folder
-from tests.docs.pages import PAGES, Block, blocks
+from tests.docs.pages import PAGES, REFERENCE, Block, blocks
 from tests.source import relative
+
+SCRIPTS = REFERENCE / "simulator.md"
 
 
 def all_of(*kinds: str) -> list[Block]:
@@ -23,7 +29,7 @@ def name(block: Block) -> str:
     return f"{relative(block.page)}-{block.text.splitlines()[0][:30]}"
 
 
-@pytest.mark.parametrize("block", all_of("yaml"), ids=name)
+@pytest.mark.parametrize("block", [block for block in all_of("yaml") if block.page != SCRIPTS], ids=name)
 def test_settings_can_be_used(block: Block) -> None:
     pem = "-----BEGIN CERTIFICATE-----"
     lines, code = check(
@@ -33,6 +39,15 @@ def test_settings_can_be_used(block: Block) -> None:
         read_file=lambda path: pem if path.endswith(".pem") else "sk-1",
     )
     assert code == 0, lines
+
+
+@pytest.mark.parametrize("block", blocks(SCRIPTS, "yaml"), ids=name)
+def test_scripts_can_be_played(block: Block) -> None:
+    assert CATALOGUES
+    script = yaml.safe_load(block.text)
+    assert rules_from(script)
+    assert hosts_from(script["hosts"])
+    assert accounts_from(script["accounts"])
 
 
 @pytest.mark.parametrize("block", all_of("json"), ids=name)
