@@ -85,9 +85,7 @@ class Edge(Section):
     ] = 20000
     trusted: Annotated[
         tuple[Annotated[str, Network()], ...],
-        Note(
-            "Peers whose `X-Real-IP` and `X-User-Id` count: networks, or `unix` for Unix sockets."
-        ),
+        Note("Peers whose `X-Real-IP` and `X-User-Id` count: networks, or `unix` for Unix sockets."),
     ] = ()
 
 
