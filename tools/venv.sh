@@ -21,8 +21,10 @@ choose() {
         echo "$PYTHON"
         return
     fi
-    for name in python3.13 python3.12 python3.11 python3; do
-        if suits "$name"; then
+    # the distribution's own first: it is built with profile-guided optimisation, which a call feels (a third less CPU
+    # than an interpreter built with default options)
+    for name in /usr/bin/python3 python3.13 python3.12 python3.11 python3; do
+        if suits "$name" && "$name" -c 'import venv, ensurepip' 2>/dev/null; then
             echo "$name"
             return
         fi
