@@ -231,6 +231,13 @@ def test_prefixes_are_forgotten_in_time_and_when_there_are_too_many() -> None:
     assert cache.read("k", prompt, 20.3) == 0
 
 
+def test_what_follows_a_forgotten_beginning_is_no_hit() -> None:
+    cache = PrefixCache(capacity=4)
+    cache.read("k", b"m" * 4096, 0.0)
+    cache.read("k", b"n" * 1024, 0.0)  # the oldest step, the beginning of the first prompt, makes room
+    assert cache.read("k", b"m" * 4096, 1.0) == 0
+
+
 def test_a_window_slides() -> None:
     window = Window(60)
     window.add(0, 2)

@@ -161,6 +161,20 @@ def test_a_cancelled_stream_is_noticed_and_the_others_go_on() -> None:
     run(story)
 
 
+def test_a_stream_cancelled_while_nothing_is_sent_ends_at_once() -> None:
+    async def story(world: World) -> None:
+        async with H2Client(world.running.port) as client:
+            silent = client.ask(stream=True, sim={"first_token": 60})
+            while not client.answers[silent].status:
+                await client.read()
+            client.connection.reset_stream(silent, 8)
+            client.flush()
+            (row,) = await world.settled()
+            assert (row["how"], row["output_tokens"]) == ("aborted", 0)
+
+    run(story)
+
+
 def test_faults_speak_http_2() -> None:
     async def story(world: World) -> None:
         async with H2Client(world.running.port) as client:
