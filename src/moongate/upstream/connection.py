@@ -21,6 +21,8 @@ MOST_HEAD: Final = 64 * 1024
 MOST_FIELDS: Final = 1000
 MOST_INTERIM: Final = 10
 _JOINED_WRITE: Final = 256 * 1024
+_SURELY_OPEN: Final = 0.02
+"""Seconds since its last use for which the kernel is not asked: under load that question costs more than all else."""
 _SWITCHING: Final = 101
 _FIRST_FINAL: Final = 200
 _WATCHED: Final = frozenset((b"content-length", b"transfer-encoding", b"content-encoding"))
@@ -98,11 +100,12 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         transport.set_write_buffer_limits(high=0)
 
-    @property
-    def is_usable(self) -> bool:
-        """Whether the peer has left it open and silent, as far as the kernel knows."""
+    def is_usable(self, now: float) -> bool:
+        """Whether the peer has left it open and silent: as the kernel knows, or as the loop has seen just now."""
         if self.is_gone or self._transport.is_closing():
             return False
+        if now - self.idle_since < _SURELY_OPEN:
+            return True
         try:
             seen = self._sock.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
@@ -115,6 +118,7 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         """Cut it at once, in whatever state. Idempotent."""
         self._transport.abort()
+        self._exchange = None
         if not self.is_gone:
             self.is_gone = True
             self._keeper.forget(self)
@@ -207,10 +211,16 @@ class Connection(asyncio.Protocol):
         if self._gunzip is not None and broken is None:
             broken = self._decode(exchange, self._gunzip)
         self.is_feeding = False
-        if self._moved and self._stage is _BODY and broken is None and exchange.cut_by is None:
-            self._moved = False
-            self._silent = 0
+        if exchange.is_over:  # ended by what the sink did elsewhere, a pool's close or such
             return
+        if broken is None and exchange.cut_by is None and self._gunzip is None:
+            if self._stage is _WHOLE:
+                self._release(exchange)
+                return
+            if self._moved and self._stage is _BODY:
+                self._moved = False
+                self._silent = 0
+                return
         self._step(exchange, broken, len(data))
 
     def _step(self, exchange: Exchange, broken: BaseException | None, size: int) -> None:

@@ -68,7 +68,8 @@ class Exchange:
         self.sink = sink
         self._future = future
         self._clock = clock
-        self.ends = min(now + outbound.timeouts.total, outbound.deadline)
+        ends, deadline = now + outbound.timeouts.total, outbound.deadline
+        self.ends = ends if ends < deadline else deadline  # noqa: FURB136 - a third of the cost, each call
         self.due = self.ends
 
     @property
@@ -84,7 +85,8 @@ class Exchange:
         self._arm(self._clock(), float(getattr(self.outbound.timeouts, phase)))
 
     def _arm(self, now: float, seconds: float) -> None:
-        self.due = min(now + seconds, self.ends)
+        due = now + seconds
+        self.due = due if due < self.ends else self.ends  # noqa: FURB136 - a third of the cost, twice a call
 
     def note_sent(self) -> None:
         """Note that the kernel has accepted the whole request; a head that came early counts for more."""
@@ -174,6 +176,7 @@ class Exchange:
             return now
         self.is_over = True
         self.carrier = self.dialing = None
+        del self.sink  # it holds this valve: a cycle that only the collector would free
         if not self._future.done():
             ended = Ended(
                 self.reach,

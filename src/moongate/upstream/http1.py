@@ -104,7 +104,7 @@ class Http1:
         """Give the exchange a connection, begin to dial one, or let it wait."""
         while self._idle:
             connection = self._idle.pop()
-            if connection.is_usable:
+            if connection.is_usable(now):
                 self._begin(connection, exchange, now)
                 return
             connection.close()
