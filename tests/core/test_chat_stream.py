@@ -129,6 +129,13 @@ def test_what_follows_the_end_marker_is_ignored(after: bytes) -> None:
     assert by.answer().text == 'Hello wörld "x"\n'
 
 
+def test_what_looks_like_the_events_before_is_ignored_behind_the_end_marker() -> None:
+    by = reader()
+    assert by.feed(FINISH + text("a") + b"data:  [DONE] \n\n").done
+    assert by.feed(data(chunk(content="b"))) == Step(done=True)
+    assert by.answer().text == "a"
+
+
 @pytest.mark.parametrize(
     ("rest", "passed"),
     [
@@ -278,6 +285,7 @@ def test_an_event_larger_than_the_bound_ends_the_answer(size: int) -> None:
 def test_after_a_failure_nothing_is_said_any_more() -> None:
     by = reader()
     assert by.feed(text("a") + data(GLUED) + text("b")).out == text("a")
+    assert by.feed(data(chunk(content="c"))) == Step(), "not even what looks like the events before"
     assert by.feed(text("c") + FINISH + DONE) == Step()
     assert by.finish() == Step()
     assert by.answer().text == "a"
@@ -339,12 +347,6 @@ def test_tool_calls_of_a_stream_are_folded() -> None:
             ToolCall(0, "get:0", "function", "get", '{"a":"\\n"} '),
             ToolCall(1, "get:1", "function", "get", "[]"),
         ]
-
-
-def test_one_reader_does_not_touch_another() -> None:
-    one, other = reader(), reader()
-    one.feed(cuts(WHOLE, 400)[0])
-    assert other.answer() == Answer()
 
 
 @pytest.mark.parametrize("name", CORPUS)

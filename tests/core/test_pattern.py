@@ -59,29 +59,27 @@ def test_a_stream_without_a_pattern_is_parsed_and_soon_no_pattern_is_looked_for(
     assert by.answer().text == "a" * 30
 
 
-HOSTILE = st.sampled_from(
-    [
-        "plain",
-        'x"},"finish_reason":"stop"}],"error":{"message":"secret"},"y":[{"z":{"content":"',
-        'x"},"finish_reason":"stop"}],"y":[{"z":{"content":"',
-        'x"}}],"usage":{"prompt_tokens":1},"y":[{"z":{"content":"',
-        "",
-        '"',
-        "\\",
-        "\\u12",
-        "\\x",
-        "\\ud83c",
-        "\\udf19",
-        "a\n\nb",
-        "a\n\ndata: b",
-        "a\r\n\r\nb",
-        "a\tb",
-        "\x00",
-        "月",
-        '","error":"inner","content":"',
-    ]
-)
-SPOTS = st.sampled_from(["content", "reasoning_content", "reasoning", "arguments"])
+INSIDES = [
+    "plain",
+    'x"},"finish_reason":"stop"}],"error":{"message":"secret"},"y":[{"z":{"content":"',
+    'x"},"finish_reason":"stop"}],"y":[{"z":{"content":"',
+    'x"}}],"usage":{"prompt_tokens":1},"y":[{"z":{"content":"',
+    "",
+    '"',
+    "\\",
+    "\\u12",
+    "\\x",
+    "\\ud83c",
+    "\\udf19",
+    "a\n\nb",
+    "a\n\ndata: b",
+    "a\r\n\r\nb",
+    "a\tb",
+    "\x00",
+    "月",
+    '","error":"inner","content":"',
+]
+PLACES = ["content", "reasoning_content", "reasoning", "arguments"]
 
 
 def pasted(spot: str, inside: str, spaced: bool = False) -> bytes:
@@ -105,7 +103,7 @@ class Slow(ChatReader):
 @settings(deadline=None, max_examples=400)
 @given(
     st.lists(
-        st.builds(pasted, SPOTS, HOSTILE | st.just("plain"), st.booleans())
+        st.builds(pasted, st.sampled_from(PLACES), st.sampled_from(INSIDES) | st.just("plain"), st.booleans())
         | st.sampled_from(
             [FINISH, data(usage_chunk()), b": c\n\n", data(chunk(content="", reasoning_content="r"))]
         ),
@@ -159,50 +157,105 @@ def test_an_event_between_the_same_bytes_must_still_hold_one_string(taught: byte
     assert step.failure is not None, "the bytes before and behind may not share one"
 
 
+D = chunk(content="d")
+
+
 @pytest.mark.parametrize(
     "event",
     [
-        chunk(content="d").replace(b'"content":', b'"content" :'),
-        chunk(content="d").replace(b'"content":', b'"cont\\u0065nt":'),
-        chunk(content="d")[:-1] + b',"x":{"content":"d"}}',
-        b'{"x":{"content":"d"},' + chunk(content="d")[1:],
-        b'{"x":{"content":"d"},' + chunk(content="d")[1:].replace(b'"content":', b'"cont\\u0065nt":'),
-        chunk(content="d").replace(b'"content":', b'"content":"c","content":'),
-        chunk(content="/").replace(b"/", b"\\/"),
-        chunk(content="d", reasoning_content="e"),
-        chunk(content="d", tool_calls=[{"index": 0}]),
+        D,
+        D.replace(b'"content":', b'"content" :'),
+        D.replace(b'"content":', b'"cont\\u0065nt":'),
+        D[:-1] + b',"x":{"content":"d"}}',
+        b'{"x":{"content":"d"},' + D[1:],
+        b'{"x":{"content":"d"},' + D[1:].replace(b'"content":', b'"content" :'),
+        b'{"x":{"content":"d"},' + D[1:].replace(b'"content":', b'"cont\\u0065nt":'),
+        b'{"x":{"content":7,"y":"d"},' + D[1:].replace(b'"content":', b'"cont\\u0065nt":'),
+        D.replace(b'"content":', b'"content":"c","content":'),
+        D.replace(b'"content":', b'"content":"d","content":'),
+        chunk(content="d", reasoning_content="d"),
+        chunk(content="d", tool_calls=[{"index": 0, "function": {"arguments": "d"}}]),
         chunk("stop", content="d"),
         chunk(content="d", usage=USAGE),
-        chunk(content="d")[:-1] + b',"usage":%b}' % raw(USAGE),
-        chunk(content="d").replace(b'"index":0', b'"index":1'),
-        chunk(content="d").replace(b'"delta"', b'"message"'),
+        D[:-1] + b',"usage":%b}' % raw(USAGE),
+        D.replace(b'"index":0', b'"index":1'),
+        D.replace(b'"delta"', b'"message"'),
         chunk(content=7),
-        chunk(tool_calls=[{"index": 0, "id": "t", "function": {"arguments": "d"}}]),
-        chunk(tool_calls=[{"index": 0, "function": {"name": "t", "arguments": "d"}}]),
+        chunk(tool_calls=[{"index": 0, "id": "t", "function": {"name": "d", "arguments": "d"}}]),
         chunk(
             tool_calls=[
                 {"index": 0, "function": {"arguments": "d"}},
                 {"index": 1, "function": {"arguments": "d"}},
             ]
         ),
+        chunk(tool_calls=[{"index": 0, "function": {"arguments": "d"}}, {"index": 1, "id": "d"}]),
         chunk(tool_calls=[{"index": 0}]),
         raw({"model": "d", "choices": [{"delta": {"reasoning": "l"}}]}).replace(
             b'"reasoning":', b'"reasoning":  '
         ),
-        raw({"choices": [{"index": 0, "delta": {"content": "a"}}, {"index": 0, "delta": {"content": "b"}}]}),
+        raw({"choices": [{"delta": {"content": "d"}}, {"delta": {"reasoning": "d"}}]}),
+        raw({"choices": [{"delta": {"content": "d"}}, {"index": 1, "delta": {"content": "d"}}]}),
         raw({"choices": []}),
     ],
 )
-def test_no_pattern_is_made_of_an_event_that_could_be_read_in_two_ways(event: bytes) -> None:
+def test_whatever_an_event_looks_like_its_likes_are_read_as_if_parsed(event: bytes) -> None:
+    likes = [event]
+    for at in range(event.count(b'"d"')):
+        parts = event.split(b'"d"')
+        likes += [
+            b'"d"'.join(parts[: at + 1]) + b'"%b"' % new + b'"d"'.join(parts[at + 1 :])
+            for new in (b"e", b"ee")
+        ]
+    for other in likes:
+        by, slow = reader(), Slow()
+        for one in (event, other, event, other, FINISH[6:-2]):
+            assert by.feed(data(one)) == slow.feed(data(one))
+        assert by.answer() == slow.answer()
+
+
+@pytest.mark.parametrize("spaced", [False, True])
+def test_every_event_that_only_looks_like_the_pattern_is_parsed(spaced: bool) -> None:
+    for spot in PLACES:
+        for inside in INSIDES:
+            events = [pasted(spot, "plain", spaced), pasted(spot, inside, spaced), FINISH]
+            assert read(events) == read(events, Slow()), (spot, inside)
+
+
+def test_an_escape_that_could_be_shorter_makes_no_pattern() -> None:
+    taught = data(chunk(content="@").replace(b"@", b'\\/\\"'))
+    broken = data(chunk(content="@").replace(b'"@"', b'"x""'))
     by = reader()
-    assert by.feed(data(event)).failure is None
-    for other in (b"e", b"ee"):
-        changed = data(event.replace(b'"d"', b'"%b"' % other))
-        by.feed(changed)
-    slow = Slow()
-    for one in [data(event), *(data(event.replace(b'"d"', b'"%b"' % other)) for other in (b"e", b"ee"))]:
-        slow.feed(one)
-    assert by.answer() == slow.answer()
+    assert by.feed(taught).failure is None
+    assert by.feed(broken).failure is not None
+
+
+def test_arguments_go_to_the_call_that_now_has_the_index() -> None:
+    def piece(arguments: str, **more: str) -> bytes:
+        return data(chunk(tool_calls=[{"index": 0, **more, "function": {"arguments": arguments}}]))
+
+    by = reader()
+    for event in [piece("", id="a"), piece("1"), piece("2"), piece("", id="b"), piece("3"), piece("4")]:
+        by.feed(event)
+    assert [(call.id, call.arguments) for call in by.answer().tool_calls] == [("a", "12"), ("b", "34")]
+
+
+def test_arguments_that_come_with_the_id_alone_go_to_its_call() -> None:
+    def piece(arguments: str, given: str) -> bytes:
+        return data(chunk(tool_calls=[{"id": given, "function": {"arguments": arguments}}]))
+
+    by = reader()
+    for event in [piece("1", "a"), piece("2", "b"), piece("3", "a"), piece("4", "a"), piece("5", "b")]:
+        by.feed(event)
+    assert [(call.id, call.arguments) for call in by.answer().tool_calls] == [("a", "134"), ("b", "25")]
+
+
+def test_a_stream_that_often_changes_its_kind_keeps_its_patterns() -> None:
+    by = Parsing(strip_usage=False, classify=classified)
+    for _ in range(30):
+        for event in [chunk(content="c"), chunk(content="d"), chunk(reasoning="r"), chunk(reasoning="s")]:
+            by.feed(data(event))
+    assert by.parsed == 60
+    assert by.answer().text == "cd" * 30
 
 
 def test_a_pattern_needs_the_plain_form_of_an_event() -> None:

@@ -160,12 +160,13 @@ class Fold:
             self._usage(choice.usage)
         self._usage(chunk.usage)
 
-    def tool(self, index: object, given_id: str) -> Tool:
+    def tool_of(self, call: ToolDelta) -> Tool:
         """The call that a delta belongs to, made if it is a new one.
 
         The index tells calls apart. Where it is missing the id does, and where that is missing too the
         delta goes on with the last call. An index met again with another id is another call.
         """
+        index, given_id = call.index, _string(call.id)
         if type(index) is int:
             found = self._by_index.get(index)
         elif given_id:
@@ -205,8 +206,7 @@ class Fold:
             _string(message.content),
             _string(message.reasoning_content) or _string(message.reasoning),
         )
-        if message.tool_calls:
-            self._calls(message.tool_calls)
+        self._calls(message.tool_calls or [])
 
     def _delta(self, delta: Delta) -> None:
         if delta.content:
@@ -218,7 +218,7 @@ class Fold:
 
     def _calls(self, pieces: list[ToolDelta]) -> None:
         for piece in pieces:
-            tool = self.tool(piece.index, _string(piece.id))
+            tool = self.tool_of(piece)
             tool.id = tool.id or _string(piece.id)
             tool.kind = _string(piece.type) or tool.kind
             if piece.function is not None:

@@ -45,10 +45,10 @@ class Pattern:
         self._head = b""
 
     def learn(self, event: Event, chunk: Chunk, fold: Fold) -> None:
-        """Take this event for a pattern, or none: only one with the shape of a plain delta can be one.
+        """Take this event for a pattern, or none: only a delta that adds to one string can be one.
 
-        `chunk` is what the event says and has been folded already. The string must stand there once, under its
-        plain name, so that it is beyond doubt that the hole is where the delta was read from.
+        `chunk` is what the event says and has been folded already, so all of it but that string may be repeated.
+        The string's name must stand there once and plainly: then it is the delta's, and its value lies behind it.
         """
         self._head = b""
         name, value, sink = _only_string(chunk, fold)
@@ -58,39 +58,32 @@ class Pattern:
         space, quote, behind = behind.partition(b'"')
         foot = behind[len(value) :]
         around = before + foot
-        if space.strip() or not behind.startswith(value) or not foot.startswith(b'"'):
-            return
-        if b'"%b"' % name in around or b"\\" in around:
-            return
-        self._head, self._foot, self._sink = before + key + space + quote, foot, sink
-        self._vain += 1
+        if behind.startswith(value) and b'"%b"' % name not in around and b"\\" not in around:
+            self._head, self._foot, self._sink = before + key + space + quote, foot, sink
+            self._vain += 1
 
 
 _NOTHING: Final = (b"", b"", bytearray())
 
 
 def _only_string(chunk: Chunk, fold: Fold) -> tuple[bytes, bytes, bytearray]:
-    """The one string that this chunk adds to the first choice, if it does nothing else.
-
-    Its name, the inside of its JSON string, and where that is folded.
-    """
-    if not chunk.choices or len(chunk.choices) > 1 or chunk.usage:
+    """The one string that this chunk adds to the answer: its name, its inside, and where that is folded."""
+    if not chunk.choices or len(chunk.choices) > 1:
         return _NOTHING
     choice = chunk.choices[0]
-    if choice.index or choice.finish_reason or choice.usage or choice.delta is None:
+    if choice.index or choice.delta is None:
         return _NOTHING
     delta = choice.delta
     texts = [(name, inside) for name in _TEXTS if (inside := escaped(getattr(delta, name)))]
     if delta.tool_calls:
-        return _NOTHING if texts else _only_arguments(delta.tool_calls, fold)
+        return _NOTHING if texts else _only_arguments(delta.tool_calls[0], fold)
     if len(texts) != 1:
         return _NOTHING
     name, inside = texts[0]
     return name.encode(), inside, fold.text if name == "content" else fold.reasoning
 
 
-def _only_arguments(calls: list[ToolDelta], fold: Fold) -> tuple[bytes, bytes, bytearray]:
-    function = calls[0].function
-    if len(calls) > 1 or calls[0].id or function is None or function.name:
+def _only_arguments(call: ToolDelta, fold: Fold) -> tuple[bytes, bytes, bytearray]:
+    if call.function is None:
         return _NOTHING
-    return b"arguments", escaped(function.arguments), fold.tool(calls[0].index, "").arguments
+    return b"arguments", escaped(call.function.arguments), fold.tool_of(call).arguments

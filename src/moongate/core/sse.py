@@ -55,11 +55,11 @@ class Framer:
 
     def feed(self, chunk: bytes) -> bytes:
         """Take the next bytes; return all events that are whole now, as they came."""
+        tail = self._tail
+        if not tail and chunk[-2:] == b"\n\n" and len(chunk) <= self._limit:
+            return chunk
         if b"\r" in chunk:
             self._any_cr = True
-        tail = self._tail
-        if not tail and chunk[-2:] == b"\n\n" and not self._any_cr and len(chunk) <= self._limit:
-            return chunk
         if self.too_big:
             return b""
         known = len(tail)
