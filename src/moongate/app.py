@@ -114,7 +114,7 @@ class App:
     def set_control(self, document: bytes) -> None:
         """Follow this control document from now on: its keys open the door."""
         control = Control.from_json(document)
-        self._api.keys = {
+        keys = {
             digest: Principal(
                 entry.id,
                 entry.tenant,
@@ -124,6 +124,7 @@ class App:
             for digest, entry in control.keys.items()
             if entry.revoked is None
         }
+        self._api.let_in(keys)
 
     def set_health(self, checks: Mapping[str, str]) -> None:
         """Show these checks on `/healthz` from now on."""
@@ -207,13 +208,12 @@ def _access_log(where: str, share: float) -> AccessLog | None:
 def _route(name: str, route: RouteSettings, settings: Settings, day: date) -> Route:
     """The plan: each target in order under today's model id, then the declared successors in the same order."""
     plan: list[Candidate] = []
-    for model in (None, *route.successors):
+    for generation, model in enumerate((None, *route.successors)):
         for place in route.targets:
             target = settings.targets[place.target]
             asked = model or model_on(place.model, day, target.url.host)
-            candidate = Candidate(place.target, target.account, asked)
-            if candidate not in plan:
-                plan.append(candidate)
+            if not any((known.target, known.model) == (place.target, asked) for known in plan):
+                plan.append(Candidate(place.target, target.account, asked, generation))
     return Route(name, tuple(plan), route.tries, route.may_pay_twice)
 
 

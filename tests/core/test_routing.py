@@ -6,8 +6,8 @@ from moongate.core.routing import Candidate, following
 PLAN = (
     Candidate("alpha", "first", "kimi-k2.5"),
     Candidate("beta", "first", "kimi-k2.5"),
-    Candidate("gamma", "second", "kimi-k2.5"),
-    Candidate("alpha", "first", "kimi-k2.6"),
+    Candidate("gamma", "second", "moonshotai/Kimi-K2.5"),
+    Candidate("alpha", "first", "kimi-k2.6", 1),
 )
 
 
@@ -17,7 +17,7 @@ def after(at: int, step: Next, *, may_pay_twice: bool = False, again: bool = Fal
 
 @pytest.mark.parametrize("step", [Next.RETRY, Next.PACED])
 def test_what_was_not_executed_goes_to_the_next_in_the_plan(step: Next) -> None:
-    assert [after(at, step) for at in range(4)] == [1, 2, 3, None]
+    assert [after(at, step) for at in range(4)] == [1, 2, None, None]
 
 
 @pytest.mark.parametrize("step", [Next.NEVER, Next.RESUME])
@@ -28,8 +28,13 @@ def test_what_is_final_is_final(step: Next, may_pay_twice: bool) -> None:
 
 def test_a_refused_account_is_not_asked_again_under_another_target_or_model() -> None:
     assert after(0, Next.OTHER) == 2
-    assert after(2, Next.OTHER) == 3
-    assert after(3, Next.OTHER) is None
+    assert after(1, Next.OTHER) == 2
+    assert after(2, Next.OTHER) is None
+
+
+def test_another_model_answers_only_where_the_one_asked_for_is_gone() -> None:
+    assert after(2, Next.RETRY) is None
+    assert after(2, Next.SUCCESSOR) == 3
 
 
 def test_a_model_that_is_gone_is_not_asked_for_again_elsewhere() -> None:

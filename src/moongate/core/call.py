@@ -1,6 +1,6 @@
 """One parsed request in our hands, and the plain values that travel with it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
@@ -40,8 +40,7 @@ class Principal:
     loopback_only: bool = False
 
 
-@dataclass(slots=True)
-class Call:
+class Call(msgspec.Struct, gc=False):
     """One authenticated request after `edge/api`: nobody behind it touches headers or raw JSON again.
 
     `deadline` and `arrived` are monotonic seconds; `created` is wall-clock seconds.
@@ -64,4 +63,3 @@ class Call:
     idempotency_key: str = ""
     retry_count: int = 0
     peer: str = ""
-    edits: list[str] = field(default_factory=list)

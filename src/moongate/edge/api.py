@@ -3,10 +3,10 @@
 Behind this file nobody touches headers or raw JSON again.
 """
 
-import hashlib
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Final
 
 import msgspec
@@ -59,6 +59,15 @@ class Screened:
     principal: Principal | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """One key's principal, and what its requests are to the handlers: made once, not for every call."""
+
+    principal: Principal
+    chat: Screened
+    models: Screened
+
+
 class Api:
     """The data plane's paths. `screen` runs at the end of the headers, `handle` once the body is there.
 
@@ -90,7 +99,7 @@ class Api:
         self._may_see = may_see
         self._on_loopback = on_loopback
         self._refused = refused
-        self.keys: Keys = {}
+        self._callers: Mapping[str, Caller] = {}
         self.checks: Mapping[str, str] = {}
         self.ready = False
         self._open = {
@@ -99,19 +108,27 @@ class Api:
             "/healthz": Screened(self._healthz),
         }
 
+    def let_in(self, keys: Keys) -> None:
+        """Open the door to these keys and no others, from now on."""
+        self._callers = {
+            digest: Caller(principal, Screened(self._chat, principal), Screened(self._list_models, principal))
+            for digest, principal in keys.items()
+        }
+
     def screen(self, head: RequestHead) -> Screened:
         """Find who asks for what. Raises FailedError for an unknown path or method and for a key that does not hold."""
         open_to_all = self._open.get(head.path)
         if open_to_all is not None:
             self._must_be(head, "GET", "HEAD")
             return open_to_all
-        principal = self._principal(head)
+        caller = self._caller(head)
         if head.path == CHAT:
-            self._must_be(head, "POST")
-            return Screened(self._chat, principal)
+            if head.method != "POST":
+                self._must_be(head, "POST")
+            return caller.chat
         if head.path == "/v1/models" or head.path.startswith("/v1/models/"):
             self._must_be(head, "GET", "HEAD")
-            return Screened(self._list_models, principal)
+            return caller.models
         known = head.path.startswith(_NOT_YET)
         text = "is not enabled on this gateway yet." if known else "is not a path of this gateway."
         raise refuse(Fault.NOT_ENABLED, f"{head.path[:200]} {text} It serves POST {CHAT} and GET /v1/models.")
@@ -143,17 +160,17 @@ class Api:
         if head.method not in methods:
             raise refuse(Fault.METHOD_NOT_ALLOWED, f"{head.path[:200]} takes {' or '.join(methods)}.")
 
-    def _principal(self, head: RequestHead) -> Principal:
+    def _caller(self, head: RequestHead) -> Caller:
         kind, _, token = head.headers.get(b"authorization", b"").partition(b" ")
         token = token.strip()
         if kind.lower() != b"bearer" or not token:
             self._refused(Fault.UNAUTHENTICATED)
             raise refuse(Fault.UNAUTHENTICATED)
-        principal = self.keys.get(hashlib.sha256(token).hexdigest())
-        if principal is None or (principal.loopback_only and not self._is_local(head)):
+        caller = self._callers.get(sha256(token).hexdigest())
+        if caller is None or (caller.principal.loopback_only and not self._is_local(head)):
             self._refused(Fault.UNAUTHENTICATED)
             raise refuse(Fault.UNAUTHENTICATED, "This key is not known here, or was revoked.")
-        return principal
+        return caller
 
     def _is_local(self, head: RequestHead) -> bool:
         """Whether nobody but this machine can be asking: behind a proxy on it, anybody may."""
@@ -178,25 +195,28 @@ class Api:
     def _call(self, screened: Screened, head: RequestHead) -> Call:
         assert screened.principal is not None
         headers = head.headers
-        trusted = self._trusts(head.peer)
         now = self._world.clock()
         call_id = self._world.new_id()
-        return Call(
-            call_id=call_id,
-            request_id=self._request_id(head, call_id),
-            principal=screened.principal,
-            user=_id(headers, b"x-user-id") if trusted else "",
-            session=_id(headers, b"x-moongate-conversation-id") or _id(headers, b"x-session-id"),
-            route="",
-            model="",
-            body=_EMPTY,
+        call = Call(
+            call_id,
+            self._request_id(head, call_id),
+            screened.principal,
+            "",
+            _id(headers, b"x-moongate-conversation-id") or _id(headers, b"x-session-id"),
+            "",
+            "",
+            _EMPTY,
             stream=False,
             include_usage=False,
             arrived=now,
             created=self._world.wall(),
             deadline=now,
-            peer=(_id(headers, b"x-real-ip") if trusted else "") or head.peer,
+            peer=head.peer,
         )
+        if self._trusts(head.peer):
+            call.user = _id(headers, b"x-user-id")
+            call.peer = _id(headers, b"x-real-ip") or head.peer
+        return call
 
     def _read(self, call: Call, data: bytes) -> None:
         """Read what decides from the body; raises FailedError that names the member."""
@@ -211,10 +231,11 @@ class Api:
         call.model = name[:200]
         if "messages" not in body:
             raise refuse(Fault.INVALID_REQUEST, "`messages` is missing.", param="messages")
-        call.stream = body.flag("stream") or False
-        options = body.part("stream_options")
-        call.include_usage = options is not None and (options.flag("include_usage") or False)
-        if not call.session:
+        if "stream" in body:
+            call.stream = body.flag("stream") or False
+            options = body.part("stream_options")
+            call.include_usage = options is not None and (options.flag("include_usage") or False)
+        if not call.session and "prompt_cache_key" in body:
             key = (body.text("prompt_cache_key") or "").encode()
             call.session = key.decode() if _ID.fullmatch(key) else ""
         model = self._models.get(name)

@@ -6,9 +6,9 @@ from typing import Protocol
 from moongate.core.faults import Fault
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Head:
-    """Status and headers of an answer.
+    """Status and headers of an answer; made for each, so it is frozen by agreement only.
 
     `headers` are whole lines, CRLF included, without Content-Length, Transfer-Encoding, Connection and Date, which
     belong to the edge. `stream` True: the body follows in pieces of unknown total size.

@@ -7,7 +7,7 @@ upstream back only while every listener is above it; without listeners it never 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Final
 
 from moongate.core.faults import FailedError, Failure, Fault, Reach
@@ -61,11 +61,14 @@ class Flight:
         self._history: list[bytes] | None = [] if keep else None
         self._kept = 0
 
-    async def fly(self, run: "Run") -> None:
-        """Make the exchange and see every listener to its end. Raises nothing but a cancellation not asked for here."""
+    async def fly(self, exchange: "Awaitable[Failure | None]") -> None:
+        """Let the exchange run and see every listener to its end.
+
+        Raises nothing but a cancellation that was not asked for here.
+        """
         failure: Failure | None
         try:
-            failure = await run(self)
+            failure = await exchange
         except FailedError as error:
             failure = error.failure
         except asyncio.CancelledError:
@@ -184,9 +187,6 @@ class Flight:
             self._history.append(data)
 
 
-Run = Callable[[Flight], Awaitable[Failure | None]]
-
-
 class Flights:
     """Every flight of this process; empty at rest."""
 
@@ -195,17 +195,18 @@ class Flights:
         self._loop = loop
         self._resting: asyncio.Future[None] | None = None
 
-    async def fly(self, reply: Reply, run: Run) -> None:
-        """Open a flight with its first listener, and return when it has landed, whoever is still there then."""
+    def open(self, reply: Reply) -> Flight:
+        """Open a flight with its first listener; whoever opens it closes it."""
         flight = Flight(self._loop)
         self.live.add(flight)
-        try:
-            flight.join(reply)
-            await flight.fly(run)
-        finally:
-            self.live.discard(flight)
-            if self._resting is not None and not self.live and not self._resting.done():
-                self._resting.set_result(None)
+        flight.join(reply)
+        return flight
+
+    def close(self, flight: Flight) -> None:
+        """It has landed, whoever is still there."""
+        self.live.discard(flight)
+        if self._resting is not None and not self.live and not self._resting.done():
+            self._resting.set_result(None)
 
     async def rest(self, seconds: float) -> int:
         """Wait until no flight is live, at most so long; returns how many are."""

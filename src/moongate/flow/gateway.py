@@ -6,7 +6,6 @@ server -> api -> Gateway.handle -> admission -> (cache) -> flight -> exchange ->
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from moongate.core.call import Call
@@ -77,8 +76,11 @@ class Gateway:
         route = self._routes[call.route]
         times = self._times[call.route]
         timeouts = times.stream if call.stream else times.plain
-        run = partial(self._exchange.run, call, route, timeouts, entry=entry)
-        await self.flights.fly(reply, run)
+        flight = self.flights.open(reply)
+        try:
+            await flight.fly(self._exchange.run(call, route, timeouts, flight, entry=entry))
+        finally:
+            self.flights.close(flight)
 
     def begin_drain(self) -> None:
         """Take no more calls; those under way go on."""

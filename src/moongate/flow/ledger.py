@@ -126,16 +126,22 @@ class Entry:
         began: float,
     ) -> None:
         """Write into the attempt how it ended; `began` is the monotonic second of its start."""
-        attempt.connected, attempt.sent = _since(began, ended.connected_at), _since(began, ended.sent_at)
-        attempt.head, attempt.first_event = _since(began, ended.head_at), _since(began, relay.first_at)
-        attempt.ended = _since(began, ended.ended_at or self._ledger.world.clock())
+        first_at = relay.first_at
+        if ended.connected_at:
+            attempt.connected = ended.connected_at - began
+        if ended.sent_at:
+            attempt.sent = ended.sent_at - began
+        if ended.head_at:
+            attempt.head = ended.head_at - began
+        if first_at:
+            attempt.first_event = first_at - began
+            if self.record.first_event < 0:
+                self.record.first_event = first_at - self._call.arrived
+        attempt.ended = (ended.ended_at or self._ledger.world.clock()) - began
         attempt.reused = ended.reused
         attempt.status = relay.status
         attempt.response_bytes = relay.received
         attempt.provider_request_id, attempt.provider_trace_id = target.provider_ids(relay.headers)
-        answer = relay.answer
-        if relay.first_at and self.record.first_event < 0:
-            self.record.first_event = relay.first_at - self._call.arrived
         if failure is not None:
             attempt.reach, attempt.phase = failure.reach.label, failure.phase
             attempt.cause, attempt.code = failure.fault.value, failure.rule.facts.code
@@ -146,7 +152,7 @@ class Entry:
                 )
         else:
             attempt.reach = ended.reach.label
-        self._count(attempt, failure, answer)
+        self._count(attempt, failure, relay.answer)
         self._price(attempt, target.currency)
 
     def _count(self, attempt: AttemptRecord, failure: Failure | None, answer: Answer | None) -> None:
@@ -156,10 +162,10 @@ class Entry:
             event = ending(failure.rule.settle, usage_known=False)
         elif failure is not None and failure.rule.settle is Settle.RELEASED:
             event = Event.RELEASE
-        attempt.state = step(State(attempt.state), event)
-        if attempt.state == State.SETTLED and usage is not None:
+        state = attempt.state = step(State.SENT, event)
+        if state is State.SETTLED and usage is not None:
             attempt.count(usage, TokensSource.PROVIDER)
-        elif attempt.state == State.SETTLED_EST:
+        elif state is State.SETTLED_EST:
             attempt.count(self._counted(answer), TokensSource.COUNTED)
 
     def _price(self, attempt: AttemptRecord, currency: str) -> None:
@@ -195,17 +201,24 @@ class Entry:
                 record.retry_after = failure.retry_after
             if gone is not None:
                 record.status = facts.status
+            if facts.page and not record.attempts:
+                _log.error("page: %s: %s", facts.code, record.detail)
         if record.attempts:
-            record.source = Source.UPSTREAM
-            record.model = record.attempts[-1].model
-            record.count(record.attempts[-1].usage)
-            record.currency = record.attempts[-1].currency
-            costs = [attempt.cost_micro for attempt in record.attempts]
+            self._sum_up(record, record.attempts)
+
+    def _sum_up(self, record: CallRecord, attempts: list[AttemptRecord]) -> None:
+        """Take over from the attempts what holds for the call; one without tokens costs nothing, priced or not."""
+        last = attempts[-1]
+        record.source = Source.UPSTREAM
+        record.model = last.model
+        record.input, record.output, record.cached = last.input, last.output, last.cached
+        record.reasoning, record.cache_write = last.reasoning, last.cache_write
+        record.currency = last.currency
+        if len(attempts) == 1:
+            record.billed_micro = last.cost_micro if last.input or last.output else 0
+        else:
+            costs = [attempt.cost_micro for attempt in attempts if attempt.input or attempt.output]
             record.billed_micro = None if None in costs else sum(filter(None, costs))
-
-
-def _since(began: float, at: float) -> float:
-    return at - began if at else -1.0
 
 
 def _outcome(record: CallRecord, failure: Failure | None, *, delivered: bool) -> Outcome:

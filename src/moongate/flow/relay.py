@@ -34,17 +34,19 @@ class Explain(Protocol):
 class Relay:
     """What both kinds share: status, headers, the collected body, the judgement."""
 
+    # values at the start stand on the class: one is made for every attempt
+    status = 0
+    headers: Headers = ()
+    opened = False
+    first_at = 0.0
+    received = 0
+    _limit = ERROR_BYTES
+    _valve: Valve | None = None
+
     def __init__(self, flight: Flight, explain: Explain) -> None:
-        self.status = 0
-        self.headers: Headers = ()
-        self.opened = False
-        self.first_at = 0.0
-        self.received = 0
         self._flight = flight
         self._explain = explain
         self._pieces: list[bytes] = []
-        self._limit = ERROR_BYTES
-        self._valve: Valve | None = None
 
     def open(self, valve: Valve) -> None:
         """Let the flight hold the exchange back or cut it."""
@@ -93,14 +95,15 @@ class Relay:
 class PlainRelay(Relay):
     """Holds a plain answer whole."""
 
+    answer: Answer | None = None
+    _taken = 0
+
     def __init__(
         self, flight: Flight, explain: Explain, surface: Surface, held: Held, clock: Callable[[], float]
     ) -> None:
         super().__init__(flight, explain)
-        self.answer: Answer | None = None
         self._surface = surface
         self._held = held
-        self._taken = 0
         self._clock = clock
 
     def head(self, status: int, headers: Headers) -> None:
@@ -142,6 +145,12 @@ class PlainRelay(Relay):
 class StreamRelay(Relay):
     """Passes whole events on as they come."""
 
+    passed = False
+    _streams = False
+    _complete = False
+    _held_back = b""
+    _failure: Failure | None = None
+
     def __init__(
         self,
         flight: Flight,
@@ -151,14 +160,9 @@ class StreamRelay(Relay):
         later: Callable[[float, Callable[[], None]], object],
     ) -> None:
         super().__init__(flight, explain)
-        self.passed = False
         self._reader = reader(self._classify)
         self._clock = clock
         self._later = later
-        self._streams = False
-        self._complete = False
-        self._held_back = b""
-        self._failure: Failure | None = None
 
     @property
     def answer(self) -> Answer | None:

@@ -1,6 +1,6 @@
 """The answer to one call, on its way into its downstream: which head, how much was delivered, how it ended."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 from moongate.core.call import Call
 from moongate.core.faults import Failure
@@ -14,13 +14,15 @@ _STREAM = (
 _JSON = b"Content-Type: application/json\r\n"
 
 
-@dataclass(slots=True)
 class Told:
     """What the headers of an answer tell of the way it took."""
 
-    attempts: int = 0
-    model: str = ""
-    edits: list[str] = field(default_factory=list)
+    __slots__ = ("attempts", "edits", "model")
+
+    def __init__(self) -> None:
+        self.attempts = 0
+        self.model = ""
+        self.edits: Sequence[str] = ()
 
 
 class Reply:
