@@ -2,6 +2,7 @@
 
 import gzip
 import zlib
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from moongate.core.bodies import (
     SizedBody,
 )
 from moongate.core.faults import FailedError, Fault
+from tests.core.requests import BAD, CHUNKS, HEAD
 
 
 def decode(data: bytes) -> tuple[bytes, bytes]:
@@ -31,12 +33,25 @@ def decode(data: bytes) -> tuple[bytes, bytes]:
     return whole, data
 
 
+def ends(pieces: Iterable[bytes]) -> bool:
+    """Whether a chunked body is whole after these pieces; False if it was refused."""
+    body = ChunkedBody()
+    try:
+        for piece in pieces:
+            body.feed(piece)
+    except FailedError as error:
+        return not refuses(error)
+    return body.done
+
+
+def refuses(error: FailedError) -> bool:
+    return error.failure.fault is Fault.INVALID_REQUEST
+
+
 def test_a_sized_body_ends_where_it_says() -> None:
     body = SizedBody(5)
-    assert body.feed(b"abc") == (b"abc", 3)
-    assert not body.done
-    assert body.feed(b"deGET /") == (b"de", 2)
-    assert body.done
+    assert (body.feed(b"abc"), body.done) == ((b"abc", 3), False)
+    assert (body.feed(b"deGET /"), body.done) == ((b"de", 2), True)
     assert SizedBody(0).done
 
 
@@ -56,6 +71,13 @@ def test_chunks_decode_to_what_was_encoded(chunks: list[bytes], rest: bytes, dat
     assert position == len(encoded)
 
 
+@pytest.mark.parametrize("name", [name for name in BAD if HEAD + CHUNKS in BAD[name]])
+@pytest.mark.parametrize("step", [1, 1000])
+def test_wrong_chunks_and_trailers_are_refused(name: str, step: int) -> None:
+    data = BAD[name].partition(CHUNKS)[2]
+    assert not ends(data[start : start + step] for start in range(0, len(data), step))
+
+
 def test_tiny_chunks_are_taken_in_turns() -> None:
     encoded = b"1\r\nx\r\n" * (CHUNKS_A_TURN + 10) + b"0\r\n\r\n"
     body = ChunkedBody()
@@ -68,23 +90,16 @@ def test_tiny_chunks_are_taken_in_turns() -> None:
 
 @pytest.mark.parametrize("split", [False, True])
 def test_bounds_of_size_lines_and_trailers(*, split: bool) -> None:
-    def ends(data: bytes) -> bool:
-        body = ChunkedBody()
-        try:
-            for piece in [data[n : n + 1] for n in range(len(data))] if split else [data]:
-                body.feed(piece)
-        except FailedError as error:
-            assert error.failure.fault is Fault.INVALID_REQUEST
-            return False
-        return body.done
+    def cut(data: bytes) -> list[bytes]:
+        return [data[n : n + 1] for n in range(len(data))] if split else [data]
 
     longest = b"0;" + b"a" * (LONGEST_SIZE_LINE - 4) + b"\r\n"
-    assert ends(longest + b"\r\n")
-    assert not ends(longest.replace(b";", b";a") + b"\r\n")
+    assert ends(cut(longest + b"\r\n"))
+    assert not ends(cut(longest.replace(b";", b";a") + b"\r\n"))
     trailers = b"0\r\nX: " + b"a" * (LONGEST_TRAILERS - 7) + b"\r\n\r\n"
-    assert ends(trailers)
-    assert not ends(trailers.replace(b"X", b"XX"))
-    assert not ends(b"0\r\n" + b"X: 1\r\n" * 1400 + b"\r\n")
+    assert ends(cut(trailers))
+    assert not ends(cut(trailers.replace(b"X", b"XX")))
+    assert not ends(cut(b"0\r\n" + b"X: 1\r\n" * 1400 + b"\r\n"))
 
 
 def unpack(packed: bytes, limit: int, most: int = 1000) -> bytes:
@@ -117,6 +132,14 @@ def fault(packed: bytes, limit: int = 10_000) -> Fault:
 def test_what_unpacks_to_more_than_the_limit_stops_there() -> None:
     assert fault(gzip.compress(b"x" * 10_001)) is Fault.PAYLOAD_TOO_LARGE
     assert unpack(gzip.compress(b"x" * 10_000), 10_000) == b"x" * 10_000
+
+
+def test_what_follows_a_member_is_found_wherever_the_member_ends() -> None:
+    data = bytes(65_536 - 10 - 5 - 8)  # header, one stored block and trailer fill one slice exactly
+    packed = gzip.compress(data, compresslevel=0)
+    assert len(packed) == 65_536
+    assert unpack(packed, 100_000) == data
+    assert fault(packed + b"x", 100_000) is Fault.INVALID_REQUEST
 
 
 @pytest.mark.parametrize(

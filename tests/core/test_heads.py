@@ -1,5 +1,7 @@
 """Request heads: what is read, what is refused, and that it does not matter how the bytes arrive."""
 
+import gc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -219,7 +221,14 @@ def test_what_is_remembered_holds_no_secret_and_has_a_bound(monkeypatch: pytest.
     assert not [line for line in remembered if b"secret" in line or len(line) > 128]
 
 
+def test_a_read_head_leaves_no_cycle_behind() -> None:
+    gc.collect()
+    head(b"Content-Length: 5\r\nConnection: upgrade\r\nUpgrade: h2c\r\n")
+    assert gc.collect() == 0
+
+
 def test_refusals_say_why() -> None:
     assert refused(b"", b"GET / HTTP/1.1\r\n") == "This is not a valid HTTP/1.1 request: Host is missing."
+    assert "host may be given once only" in refused(b"Host: a\r\n")
     assert "CONNECT" in refused(b"", b"CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n")
     assert read([HEAD + b"\r\n"]).fault is None

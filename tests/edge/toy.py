@@ -7,13 +7,14 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import uvloop
 
 from moongate.core.faults import Failure, Fault, refuse
 from moongate.core.held import Held
 from moongate.core.wire import error_lines
+from moongate.edge.connection import Connection
 from moongate.edge.server import RequestHead, Server, ServerLimits
 from moongate.flow.downstream import Downstream, Head
 
@@ -141,6 +142,17 @@ class Stage:
         answer = await client.rest()
         client.leave()
         return answer
+
+    @property
+    def connection(self) -> Connection:
+        """The only connection there is."""
+        (only,) = self.server._shared.connections
+        return cast("Connection", only)
+
+    @property
+    def fate(self) -> Fault | None:
+        """What became of the first request's client."""
+        return self.api.downs[0].gone if self.api.downs else None
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass in small steps, with the sweeps that belong to them."""

@@ -105,21 +105,33 @@ def bad_request(why: str) -> FailedError:
     return refuse(Fault.INVALID_REQUEST, f"This is not a valid HTTP/1.1 request: {why}.")
 
 
+class _End:
+    """Whether the parser has seen the end of the head. Apart from the reader: parser and reader would be a cycle."""
+
+    __slots__ = ("seen",)
+
+    def __init__(self) -> None:
+        self.seen = False
+
+    def on_headers_complete(self) -> None:
+        self.seen = True
+
+
 class HeadReader:
     """Reads one request head, in whatever pieces it comes; `head` is set once it is complete.
 
     `field_bytes` bounds each line, `head_bytes` all of them.
     """
 
-    __slots__ = ("_complete", "_field_bytes", "_half_line", "_head_bytes", "_parser", "_raw", "head")
+    __slots__ = ("_end", "_field_bytes", "_half_line", "_head_bytes", "_parser", "_raw", "head")
 
     def __init__(self, field_bytes: int, head_bytes: int) -> None:
         self._field_bytes = field_bytes
         self._head_bytes = head_bytes
-        self._complete = False
+        self._end = _End()
         self._half_line = False
         self._raw = b""
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser = httptools.HttpRequestParser(self._end)
         self.head: RequestHead | None = None
 
     @property
@@ -151,10 +163,6 @@ class HeadReader:
         self.head = _read(raw, self._field_bytes)
         return cut
 
-    def on_headers_complete(self) -> None:
-        """Note that the parser, too, has seen the end of the head."""
-        self._complete = True
-
     def _blank_lines(self, data: bytes) -> int:
         start = 0
         if self._half_line:
@@ -172,14 +180,14 @@ class HeadReader:
         return start
 
     def _judge(self, piece: bytes, *, last: bool) -> None:
+        judged = len(piece)
         try:
             self._parser.feed_data(piece)
-        except httptools.HttpParserUpgrade as upgrade:
-            if upgrade.args[0] != len(piece):
-                raise bad_request("its end is ambiguous") from None
+        except httptools.HttpParserUpgrade as upgrade:  # an offer that we ignore (RFC 9110 section 7.8)
+            judged = upgrade.args[0]
         except httptools.HttpParserError as error:
             raise bad_request(str(error)) from None
-        if self._complete != last:
+        if self._end.seen != last or judged != len(piece):
             raise bad_request("its end is ambiguous")
 
 
@@ -272,10 +280,8 @@ def _frame(head: RequestHead) -> None:
     coding = headers.get(b"transfer-encoding")
     current = head.version == "1.1"
     if coding is not None:
-        if length is not None:
-            raise bad_request("it has both Content-Length and Transfer-Encoding")
-        if not current or coding.lower() != b"chunked":
-            raise bad_request("the only Transfer-Encoding is chunked, in HTTP/1.1")
+        if length is not None or not current or coding.lower() != b"chunked":
+            raise bad_request("Transfer-Encoding must be chunked, in HTTP/1.1 and without Content-Length")
         head.size = CHUNKED
     elif length is not None:
         if not length.isdigit() or len(length) > 18:

@@ -42,27 +42,13 @@ _HEAD, _BODY, _ANSWER = _Phase.HEAD, _Phase.BODY, _Phase.ANSWER
 class Connection(asyncio.Protocol):
     """The protocol of one accepted connection; `peer` is the client's address as text, or `unix`."""
 
+    # fmt: off
     __slots__ = (
-        "_down",
-        "_head",
-        "_idle_until",
-        "_intake",
-        "_keep",
-        "_motion",
-        "_pending",
-        "_phase",
-        "_reader",
-        "_reading_paused",
-        "_screened",
-        "_sent",
-        "_shared",
-        "_task",
-        "_timing_head",
-        "_transport",
-        "due",
-        "peer",
-        "write_paused",
+        "_down", "_head", "_idle_until", "_intake", "_keep", "_motion", "_pending",
+        "_phase", "_reader", "_reading_paused", "_screened", "_sent", "_shared", "_task",
+        "_timing_head", "_transport", "due", "peer", "write_paused",
     )
+    # fmt: on
 
     def __init__(self, shared: Shared, peer: str) -> None:
         now = shared.clock()
@@ -294,7 +280,7 @@ class Connection(asyncio.Protocol):
         else:
             self._close(linger=True)
 
-    # -- the wire, as `HttpDownstream` sees it
+    # -- what `HttpDownstream` asks for
 
     def send(self, *pieces: bytes) -> None:
         """Write bytes now."""
@@ -315,10 +301,6 @@ class Connection(asyncio.Protocol):
         if self._head is not None and self._head.version == "1.0":
             return shared.date, b"Connection: keep-alive\r\n"
         return shared.date, b""
-
-    def cut_answer(self, *, reset: bool) -> None:
-        """Close at once."""
-        self._abort(reset=reset)
 
     # -- ends
 
@@ -342,7 +324,8 @@ class Connection(asyncio.Protocol):
             self._phase = _Phase.CLOSING
             self._transport.close()
 
-    def _abort(self, *, reset: bool) -> None:
+    def cut_answer(self, *, reset: bool) -> None:
+        """Close at once; what waits to be written is dropped."""
         self._phase = _Phase.CLOSING
         if reset and not self._transport.is_closing():
             reset_on_close(self._transport)
@@ -402,4 +385,4 @@ class Connection(asyncio.Protocol):
     def cut(self, fault: Fault) -> None:
         """End it now: whoever answers is told `fault`, what waits to be written is dropped."""
         self._leave(fault)
-        self._abort(reset=True)
+        self.cut_answer(reset=True)

@@ -130,8 +130,8 @@ class Server:
             self._shared.loop.add_reader(listener.fileno(), self._accept, listener)
 
     def _sweep_on(self) -> None:
-        self.sweep()
         self._sweeper = self._shared.loop.call_later(self._tick, self._sweep_on)
+        self.sweep()
 
     def _tell_date(self) -> None:
         wall = self._wall()

@@ -30,7 +30,7 @@ def untaken(transport: BaseTransport) -> int:
     sock = transport.get_extra_info("socket")
     try:
         return int.from_bytes(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
-    except OSError:
+    except (OSError, ValueError):  # ValueError: closed meanwhile
         return 0
 
 
