@@ -285,12 +285,12 @@ def _plain_usage(given: dict[str, Any]) -> Usage | None:
         reasoning = within["reasoning_tokens"]
     if (
         type(taken) is type(made) is type(total) is type(cached) is type(reasoning) is int
-        and 0 <= cached <= taken <= MOST_TOKENS  # type: ignore[operator]  # the line above has seen that they are int
-        and 0 <= reasoning <= made <= MOST_TOKENS  # type: ignore[operator]  # the same
-        and total == taken + made  # type: ignore[operator]  # the same
+        and 0 <= cached <= taken <= MOST_TOKENS
+        and 0 <= reasoning <= made <= MOST_TOKENS
+        and total == taken + made
         and "cache_write_tokens" not in given
     ):
-        return Usage(taken, made, cached, reasoning)  # type: ignore[arg-type]  # the same
+        return Usage(taken, made, cached, reasoning)
     return None
 
 
