@@ -191,7 +191,9 @@ class StreamRelay(Relay):
         if step.beats and self._valve is not None:
             self._valve.beat()
         if step.out:
-            self._pass(step.out, step.beats)
+            # before a failure that nothing went before there are but comments, whatever was counted
+            bare = step.failure is not None and step.failure.reach < Reach.EVENTS
+            self._pass(step.out, 0 if bare else step.beats)
         if step.failure is not None:
             self._failure = step.failure
             if self._valve is not None:
