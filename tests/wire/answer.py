@@ -1,7 +1,21 @@
 """What a client got."""
 
 import json
+import re
+from collections.abc import Iterator
 from typing import Any
+
+
+def payloads(stream: bytes) -> Iterator[str]:
+    """The data of each event as the standard reads it (WHATWG HTML, section 9.2)."""
+    data: list[str] = []
+    for line in re.split("\r\n|\n|\r", stream.decode("utf-8-sig", "replace")):
+        name, _, value = line.partition(":")
+        if not line and data:
+            yield "\n".join(data)
+            data = []
+        elif name == "data":
+            data.append(value.removeprefix(" "))
 
 
 class Answer:
@@ -26,12 +40,7 @@ class Answer:
     @property
     def events(self) -> list[Any]:
         """The data of each event of a stream; `[DONE]` as that text."""
-        payloads = [
-            line.removeprefix("data:").strip()
-            for line in self.body.decode().splitlines()
-            if line.startswith("data:")
-        ]
-        return [payload if payload == "[DONE]" else json.loads(payload) for payload in payloads]
+        return [each if each == "[DONE]" else json.loads(each) for each in payloads(self.body)]
 
     @property
     def text(self) -> str:

@@ -34,14 +34,14 @@ def free_port() -> int:
         return port
 
 
-def until(seconds: float, look: Callable[[], T], what: str) -> T:
-    """Look until something true is seen, and return it; fail with `what` after so many seconds."""
+def until(seconds: float, look: Callable[[], T], what: str, show: Callable[[], object] = str) -> T:
+    """Look until something true is seen, and return it; fail with `what` and `show` after so many seconds."""
     deadline = time.monotonic() + seconds
     while True:
         seen = look()
         if seen:
             return seen
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}: {show()}"
         time.sleep(0.02)
 
 
@@ -308,7 +308,12 @@ class House:
         until(10, lambda: self.total("moongate_in_flight") == 0, "no call in flight")
         until(10, lambda: self.total("moongate_connections") == 0, "no connection of a client")
         until(10, lambda: self.sim("/_sim/book/totals")["open"] == 0, "no execution upstream")
-        until(10, self._counts_agree, "as many closed records as counted calls and attempts")
+        until(
+            10,
+            lambda: self._tallies()[0] == self._tallies()[1],
+            "metrics agree with the ledger",
+            self._tallies,
+        )
         assert not self.rows("SELECT call_id FROM calls WHERE outcome = ''"), "an open record"
         assert not self.rows(
             "SELECT attempt_id FROM attempts WHERE state IN ('reserved', 'sent', 'first_event')"
@@ -324,7 +329,8 @@ class House:
         kept: int = sum(hosts[host["name"]]["open"] for host in self.hosts)
         return self.baseline + 8 + kept
 
-    def _counts_agree(self) -> bool:
+    def _tallies(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Calls and attempts as the metrics count them, and as the ledger holds them."""
         calls = self.rows("SELECT route, outcome, code, COUNT(*) AS n FROM calls GROUP BY 1, 2, 3")
         attempts = self.rows("SELECT target, code, reach, COUNT(*) AS n FROM attempts GROUP BY 1, 2, 3")
         metrics = self.metrics()
@@ -342,7 +348,7 @@ class House:
             f'target="{row["target"]}"}}': row["n"]
             for row in attempts
         }
-        return counted == told
+        return counted, told
 
     def audit(self) -> None:
         """Hold the ledger against the provider's book, for what ran since `begin`."""
