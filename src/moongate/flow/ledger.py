@@ -165,7 +165,7 @@ class Entry:
         state = attempt.state = step(State.SENT, event)
         if state is State.SETTLED and usage is not None:
             attempt.count(usage, TokensSource.PROVIDER)
-        elif state is State.SETTLED_EST:
+        elif state is State.SETTLED_EST or _left_unclear(attempt, failure):
             attempt.count(self._counted(answer), TokensSource.COUNTED)
 
     def _price(self, attempt: AttemptRecord, currency: str) -> None:
@@ -219,6 +219,12 @@ class Entry:
         else:
             costs = [attempt.cost_micro for attempt in attempts if attempt.input or attempt.output]
             record.billed_micro = None if None in costs else sum(filter(None, costs))
+
+
+def _left_unclear(attempt: AttemptRecord, failure: Failure | None) -> bool:
+    """Whether the client's own leaving made it unknowable: that is charged at once, else it would be free."""
+    left = failure is not None and failure.fault is Fault.CLIENT_CLOSED
+    return left and attempt.state == State.AMBIGUOUS
 
 
 def _outcome(record: CallRecord, failure: Failure | None, *, delivered: bool) -> Outcome:
