@@ -350,6 +350,16 @@ class House:
         }
         return counted, told
 
+    def _puzzle(self) -> object:
+        """What is needed to find out why the ledger lags behind."""
+        journals = {path.name: path.stat().st_size for path in (self.state / "journal").iterdir()}
+        return (
+            self._tallies(),
+            self.rows("SELECT * FROM checkpoints"),
+            journals,
+            self.gateway.printed()[-2000:],
+        )
+
     def audit(self) -> None:
         """Hold the ledger against the provider's book, for what ran since `begin`."""
         book: dict[str, list[dict[str, Any]]] = {}

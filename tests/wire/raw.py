@@ -50,6 +50,10 @@ class Raw:
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self.sock.close()
 
+    def half_close(self) -> None:
+        """Say that nothing more will be sent."""
+        self.sock.shutdown(socket.SHUT_WR)
+
     def send(self, data: bytes) -> None:
         self.sock.sendall(data)
 
