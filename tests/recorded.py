@@ -10,7 +10,7 @@ import os
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
@@ -24,11 +24,26 @@ needs_data = pytest.mark.skipif(
 
 
 class Exchange(NamedTuple):
-    """One recorded answer: where it stands, its status and its body as it came."""
+    """One recorded answer: where it stands, its status, its body, and what it was on the wire.
+
+    `file` is its path below `api`; `headers` are those recorded that say nothing of the connection; `sent` is the
+    body as it was sent, which may be packed.
+    """
 
     name: str
     status: int
     body: bytes
+    file: str = ""
+    headers: tuple[tuple[str, str], ...] = ()
+    sent: bytes = b""
+
+
+PLANTED = "f1e2d3c4b5a69788f1e2d3c4b5a69788"
+"""Stands where a recording had its credentials and ids scrubbed, so that a leak would be seen."""
+
+_JSON = (("content-type", "application/json"),)
+_STREAM = (("content-type", "text/event-stream"),)
+_OF_CONNECTION = {"connection", "content-encoding", "content-length", "date", "keep-alive", "transfer-encoding"}
 
 
 @functools.cache
@@ -59,15 +74,61 @@ def plain() -> list[Exchange]:
     return [found for found in exchanges() if found not in streams()]
 
 
-def _cassettes() -> Iterator[Exchange]:
+@functools.cache
+def kimi_errors() -> tuple[Exchange, ...]:
+    """Kimi's own errors as its users quoted them, with planted ids where theirs were."""
+    path = DATA / "api" / "kimi_real_errors.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if DATA.is_dir() else []
+    return tuple(_quoted(path.name, at, json.loads(line)) for at, line in enumerate(lines))
+
+
+def _quoted(file: str, at: int, said: dict[str, Any]) -> Exchange:
+    is_text = "body_text" in said
+    body = _bytes(said["body_text"] if is_text else said["body"]).replace(b"SCRUBBED", PLANTED.encode())
+    headers = (("content-type", "text/plain"),) if is_text else _JSON
+    return Exchange(f"{file}#{at}", said["status"], body, file, headers, body)
+
+
+def files() -> list[str]:
+    """Every file of the folder with recorded traffic, by its path there."""
+    there = DATA / "api"
+    return sorted(str(path.relative_to(there)) for path in there.rglob("*") if path.is_file())
+
+
+def elsewhere() -> list[str]:
+    """The recorded answers of other interfaces, by name."""
+    return [name for _, name, one in _interactions() if not _is_chat(one)]
+
+
+def _interactions() -> Iterator[tuple[Path, str, dict[str, Any]]]:
     for path in sorted((DATA / "api").glob("*/*.yaml")):
         text = path.read_text(encoding="utf-8").replace("\n      SCRUBBED\n", "\n")  # credentials left a hole
         for at, one in enumerate(yaml.safe_load(text)["interactions"]):
-            if not one["request"]["uri"].endswith("/chat/completions"):
-                continue
-            answer = one["response"]
-            body = answer["parsed_body"] if "parsed_body" in answer else answer["body"]["string"]
-            yield Exchange(f"{path.stem}#{at}", answer["status"]["code"], _bytes(body))
+            yield path, f"{path.stem}#{at}", one
+
+
+def _is_chat(one: dict[str, Any]) -> bool:
+    uri: str = one["request"]["uri"]
+    return uri.endswith("/chat/completions")
+
+
+def _cassettes() -> Iterator[Exchange]:
+    for path, name, one in _interactions():
+        if not _is_chat(one):
+            continue
+        answer = one["response"]
+        sent = answer["parsed_body"] if "parsed_body" in answer else answer["body"]["string"]
+        body, sent = _bytes(sent), sent if isinstance(sent, bytes) else _bytes(sent)
+        headers = [
+            (key.lower(), str(value))
+            for key, values in answer["headers"].items()
+            for value in values or [PLANTED]
+            if key.lower() not in _OF_CONNECTION
+        ]
+        if sent != body:
+            headers.append(("content-encoding", "gzip"))
+        file = f"{path.parent.name}/{path.name}"
+        yield Exchange(name, answer["status"]["code"], body, file, tuple(headers), sent)
 
 
 def _bytes(body: object) -> bytes:
@@ -78,9 +139,9 @@ def _bytes(body: object) -> bytes:
 
 def _fixtures() -> Iterator[Exchange]:
     for path in sorted((DATA / "api" / "vercel_ai").iterdir()):
-        body = path.read_bytes()
+        body, file = path.read_bytes(), f"{path.parent.name}/{path.name}"
         if path.suffix == ".txt":
             events = [b"data: %b\n\n" % line for line in body.splitlines() if line.strip()]
-            yield Exchange(path.name, 200, b"".join(events) + b"data: [DONE]\n\n")
-        elif path.suffix in {".sse", ".json"}:
-            yield Exchange(path.name, 200, body)
+            body = b"".join(events) + b"data: [DONE]\n\n"
+        if path.suffix in {".sse", ".json", ".txt"}:
+            yield Exchange(path.name, 200, body, file, _JSON if path.suffix == ".json" else _STREAM, body)

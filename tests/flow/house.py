@@ -8,7 +8,7 @@ import asyncio
 import selectors
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from moongate.core.addresses import Url
 from moongate.core.body import RawBody
@@ -32,6 +32,7 @@ from moongate.store.owners import segments
 from moongate.upstream.target import Target
 from moongate.upstream.transport import Ended, Headers, Outbound, Phase, Sink, Timeouts
 
+Dialect = Literal["moonshot", "vllm", "sglang", "generic"]
 JSON: Headers = [(b"content-type", b"application/json")]
 SSE: Headers = [(b"content-type", b"text/event-stream")]
 
@@ -214,7 +215,14 @@ class Scripted:
 class House:
     """A gateway over scripted upstreams; `records` are the closed ones, in order. Made on a running loop."""
 
-    def __init__(self, folder: Path, acts: Mapping[str, Sequence[Act]], *, most: int | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        acts: Mapping[str, Sequence[Act]],
+        *,
+        most: int | None = None,
+        dialect: Dialect = "generic",
+    ) -> None:
         self.world = PlayedWorld()
         self.records: list[CallRecord] = []
         loop = asyncio.get_running_loop()
@@ -224,7 +232,7 @@ class House:
         targets = {
             name: Target(
                 name,
-                TargetSettings(Url("http", name, 80, "/v1")),
+                TargetSettings(Url("http", name, 80, "/v1"), dialect=dialect),
                 ("X-Request-Id",),
                 transport,
                 self.world.wall,
