@@ -38,12 +38,19 @@ class Exchange(NamedTuple):
     sent: bytes = b""
 
 
-PLANTED = "f1e2d3c4b5a69788f1e2d3c4b5a69788"
+PLANTED = "cq5x7mlnl53d9zztva60"
 """Stands where a recording had its credentials and ids scrubbed, so that a leak would be seen."""
 
 _JSON = (("content-type", "application/json"),)
 _STREAM = (("content-type", "text/event-stream"),)
-_OF_CONNECTION = {"connection", "content-encoding", "content-length", "date", "keep-alive", "transfer-encoding"}
+_OF_CONNECTION = {
+    "connection",
+    "content-encoding",
+    "content-length",
+    "date",
+    "keep-alive",
+    "transfer-encoding",
+}
 
 
 @functools.cache

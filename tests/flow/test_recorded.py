@@ -46,7 +46,7 @@ def smallest(found: Iterable[Exchange], number: int) -> set[str]:
     return {each.name for each in sorted(found, key=lambda each: len(each.body))[:number]}
 
 
-EVERYWHERE = smallest(STREAMS.values(), 13) | smallest(PLAIN.values(), CUT_EVERYWHERE - 13)
+EVERYWHERE = smallest(STREAMS.values(), 10) | smallest(PLAIN.values(), CUT_EVERYWHERE - 10)
 
 
 def cuts_of(exchange: Exchange) -> Sequence[int]:
