@@ -52,9 +52,8 @@ class Due(NamedTuple):
 
 
 def blocks(body: bytes) -> list[bytes]:
-    """The events of a stream, each with its empty line; what is left over stands last."""
-    *whole, rest = body.split(b"\n\n")
-    return [block + b"\n\n" for block in whole] + [rest] * bool(rest)
+    """The events of a stream, each with its empty line; the last one gets it where it lacks it."""
+    return [block + b"\n\n" for block in body.rstrip(b"\n").split(b"\n\n") if block]
 
 
 def said(block: bytes) -> tuple[str, Any]:

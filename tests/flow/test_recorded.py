@@ -167,13 +167,14 @@ def test_usage_chunks_that_are_not_ours_stay(tmp_path: Path, mode: Mode) -> None
 
 
 @needs_data
-def test_a_missing_end_is_supplied_where_the_answer_is_whole(tmp_path: Path) -> None:
-    whole = [each for each in STREAMS.values() if read_stream(each.body).finish and DONE in each.body]
-    assert len(whole) > 15
-    for at, exchange in enumerate(whole):
-        if not read_stream(exchange.body).error:
-            endless = exchange._replace(body=exchange.body.replace(DONE, b""))
-            judge_stream(tmp_path / f"{at}", endless, seeded_cuts(endless, 8), USUAL)
+@pytest.mark.parametrize("missing", [DONE, b"\n" + DONE, b"\n\n" + DONE], ids=repr)
+def test_a_missing_end_is_supplied_where_the_answer_is_whole(tmp_path: Path, missing: bytes) -> None:
+    readings = {name: read_stream(each.body) for name, each in STREAMS.items()}
+    whole = [STREAMS[name] for name, reading in readings.items() if reading.finish and not reading.error]
+    endless = [each._replace(body=each.body.removesuffix(missing)) for each in whole]
+    assert len(endless) > 15
+    for at, exchange in enumerate(endless):
+        judge_stream(tmp_path / f"{at}", exchange, seeded_cuts(exchange, 4), USUAL)
 
 
 @needs_data
