@@ -131,6 +131,15 @@ def test_a_whole_message_folds_like_its_deltas() -> None:
     )
 
 
+def test_calls_of_a_whole_message_stay_apart_without_index_and_id() -> None:
+    message = {"tool_calls": [tool("{}", id="", name="one"), tool("[]", name="two")]}
+    found = folded(chunk(choices=[{"index": 0, "message": message, "finish_reason": "tool_calls"}]))
+    assert [(call.index, call.name, call.arguments) for call in found.tool_calls] == [
+        (0, "one", "{}"),
+        (1, "two", "[]"),
+    ]
+
+
 def test_tool_calls_are_put_together_by_index() -> None:
     assert calls(
         tool("", index=0, id="get:0", name="get", type="function"),

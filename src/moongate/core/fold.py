@@ -206,7 +206,11 @@ class Fold:
             _string(message.content),
             _string(message.reasoning_content) or _string(message.reasoning),
         )
-        self._calls(message.tool_calls or [])
+        calls = message.tool_calls or []
+        for place, call in enumerate(calls):
+            # each is whole; Gemini was recorded with neither index nor id, and two of those are still two
+            call.index = place if call.index is None else call.index
+        self._calls(calls)
 
     def _delta(self, delta: Delta) -> None:
         if delta.content:
