@@ -6,11 +6,11 @@ at 64 seeded ones. Over real sockets the same answers are played by tests/wire/t
 
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
 from moongate.core.body import RawBody
 from moongate.core.faults import Reach
