@@ -6,11 +6,12 @@ at 64 seeded ones. Over real sockets the same answers are played by tests/wire/t
 
 import random
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import pytest
-from msgspec.structs import replace
 
 from moongate.core.body import RawBody
 from moongate.core.faults import Reach
@@ -95,7 +96,7 @@ def through(
         for _ in cuts:
             client, call = Client(), house.call(stream=stream)
             if mode.asks:
-                call = replace(call, body=RawBody(ASKS), include_usage=True)
+                call = msgspec.structs.replace(call, body=RawBody(ASKS), include_usage=True)
             await house.gateway.handle(call, client)
             answer = house.upstreams["alpha"].plays[-1].sink.answer  # type: ignore[attr-defined]  # a relay
             seen.append(Seen(client, house.records[-1], answer))
