@@ -8,6 +8,7 @@ from moongate.core import lenient
 from moongate.core.chat_stream import ChatReader
 from moongate.core.faults import Failure, Fault, Reach
 from moongate.core.fold import CHUNK, Fold, error_in
+from moongate.core.plain import plain_answer
 from moongate.core.surface import Answer, Classify
 
 
@@ -22,6 +23,9 @@ class ChatCompletions:
 
     def read_plain(self, body: bytes, classify: Classify) -> Answer | Failure:
         """Read a whole plain answer with status 200, or say why it is none."""
+        usual = plain_answer(body)
+        if usual is not None:
+            return usual
         if not body.strip():
             return Failure(Fault.KIMI_BAD_RESPONSE, Reach.HEAD, detail="empty_200")
         try:

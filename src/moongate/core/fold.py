@@ -12,10 +12,8 @@ import msgspec
 from moongate.core import lenient
 from moongate.core.call import Usage
 from moongate.core.faults import Fault
+from moongate.core.plain import MOST_TOKENS
 from moongate.core.surface import Answer, Classify, ToolCall
-
-MOST_TOKENS: Final = 1 << 40
-"""No exchange has more; a larger figure is taken for nonsense."""
 
 _encode: Final = msgspec.json.encode
 _TEXT: Final = msgspec.json.Decoder(str)
@@ -254,9 +252,6 @@ def read_usage(given: object) -> tuple[Usage | None, bool]:
     """
     if not isinstance(given, dict):
         return None, True
-    plain = _plain_usage(given)
-    if plain is not None:
-        return plain, False
     inside = given.get("prompt_tokens_details") or _NO_DETAILS
     within = given.get("completion_tokens_details") or _NO_DETAILS
     odd = not (isinstance(inside, dict) and isinstance(within, dict))
@@ -275,27 +270,6 @@ def read_usage(given: object) -> tuple[Usage | None, bool]:
     wrong = total is not None and total != usage.input + usage.output
     wrong = wrong or usage.cached > usage.input or usage.reasoning > usage.output
     return usage, odd or wrong or counts != told
-
-
-def _plain_usage(given: dict[str, Any]) -> Usage | None:
-    """The usage where every figure is as it should be, as nearly always; None sends the reader the long way."""
-    taken, made, total = given.get("prompt_tokens"), given.get("completion_tokens"), given.get("total_tokens")
-    inside, within = given.get("prompt_tokens_details"), given.get("completion_tokens_details")
-    cached = given.get("cached_tokens", 0) if not inside else None
-    reasoning = given.get("reasoning_tokens", 0) if not within else None
-    if type(inside) is dict and "cached_tokens" in inside and "cache_write_tokens" not in inside:
-        cached = inside["cached_tokens"]
-    if type(within) is dict and "reasoning_tokens" in within:
-        reasoning = within["reasoning_tokens"]
-    if (
-        type(taken) is type(made) is type(total) is type(cached) is type(reasoning) is int
-        and 0 <= cached <= taken <= MOST_TOKENS
-        and 0 <= reasoning <= made <= MOST_TOKENS
-        and total == taken + made
-        and "cache_write_tokens" not in given
-    ):
-        return Usage(taken, made, cached, reasoning)
-    return None
 
 
 _NO_DETAILS: Final[dict[str, object]] = {}
