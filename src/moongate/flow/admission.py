@@ -3,11 +3,26 @@
 Neither limits anything yet but the number of calls at once: the interfaces are here so that limits have their place.
 """
 
+from collections.abc import Awaitable, Generator
 from types import TracebackType
+from typing import Final, cast
 
 from moongate.core.call import Call
 from moongate.core.faults import Fault, refuse
 from moongate.core.routing import Candidate
+
+
+class _AtOnce:
+    """An awaitable that is ready: nothing waits here yet, and a coroutine made for each call would cost more."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[None, None, None]:
+        return _NOTHING
+
+
+_NOTHING: Final = cast("Generator[None, None, None]", iter(()))
+_AT_ONCE: Final = _AtOnce()
 
 
 class _Seat:
@@ -18,13 +33,15 @@ class _Seat:
     def __init__(self, admission: "Admission") -> None:
         self._admission = admission
 
-    async def __aenter__(self) -> None:
+    def __aenter__(self) -> Awaitable[None]:
         self._admission.take()
+        return _AT_ONCE
 
-    async def __aexit__(
+    def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    ) -> Awaitable[None]:
         self._admission.in_flight -= 1
+        return _AT_ONCE
 
 
 class Lease:
@@ -35,13 +52,13 @@ class Lease:
     def __init__(self, candidate: Candidate) -> None:
         self.candidate = candidate
 
-    async def __aenter__(self) -> None:
-        return None
+    def __aenter__(self) -> Awaitable[None]:
+        return _AT_ONCE
 
-    async def __aexit__(
+    def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
+    ) -> Awaitable[None]:
+        return _AT_ONCE
 
 
 class Admission:

@@ -16,7 +16,7 @@ from moongate.flow.admission import Admission
 from moongate.flow.downstream import Downstream
 from moongate.flow.exchange import Exchange
 from moongate.flow.flight import Flights
-from moongate.flow.ledger import Entry, Ledger
+from moongate.flow.ledger import Ledger
 from moongate.flow.reply import Reply
 from moongate.upstream.transport import Timeouts
 
@@ -61,8 +61,17 @@ class Gateway:
             try:
                 if self._draining:
                     raise refuse(Fault.GATEWAY_DRAINING, retry_after=1.0)
+                times = self._times[call.route]
+                timeouts = times.stream if call.stream else times.plain
                 async with self.admission.enter(call):
-                    await self._fly(call, reply, entry)
+                    flight = self.flights.open(reply)
+                    try:
+                        exchange = self._exchange.run(
+                            call, self._routes[call.route], timeouts, flight, entry=entry
+                        )
+                        await flight.fly(exchange)
+                    finally:
+                        self.flights.close(flight)
             except FailedError as error:
                 reply.fail(error.failure)
 
@@ -71,16 +80,6 @@ class Gateway:
         reply = Reply(call, self.surface, down)
         with self.ledger.open(call, reply):
             reply.fail(failure)
-
-    async def _fly(self, call: Call, reply: Reply, entry: Entry) -> None:
-        route = self._routes[call.route]
-        times = self._times[call.route]
-        timeouts = times.stream if call.stream else times.plain
-        flight = self.flights.open(reply)
-        try:
-            await flight.fly(self._exchange.run(call, route, timeouts, flight, entry=entry))
-        finally:
-            self.flights.close(flight)
 
     def begin_drain(self) -> None:
         """Take no more calls; those under way go on."""

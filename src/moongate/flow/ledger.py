@@ -109,7 +109,8 @@ class Entry:
         self.record.edits = prepared.edits
         try:
             self._ledger.journal.append(Kind.SENT, encode(self.record), now=True)
-            await self._ledger.journal.durable()
+            if self._ledger.journal.syncs:
+                await self._ledger.journal.durable()
         except JournalError as error:
             self.record.attempts = attempts
             raise refuse(Fault.LEDGER_UNAVAILABLE, retry_after=5.0) from error

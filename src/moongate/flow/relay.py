@@ -71,12 +71,12 @@ class Relay:
             self._pieces[:] = [b"".join(self._pieces)]
         return self._pieces[0]
 
-    def _collect(self, chunk: bytes, too_large: Fault | None) -> None:
+    def _collect(self, chunk: bytes) -> None:
         self.received += len(chunk)
         if self.received <= self._limit:
             self._pieces.append(chunk)
         elif self._valve is not None:
-            self._valve.cut(too_large)
+            self._valve.cut(None)
 
     def _named(self, ended: Ended, timeouts: Timeouts, reach: Reach) -> Failure:
         """The transport's own fault, as a failure."""
@@ -108,17 +108,23 @@ class PlainRelay(Relay):
 
     def head(self, status: int, headers: Headers) -> None:
         """A 200 may be as large as plain answers may be."""
-        super().head(status, headers)
+        self.status = status
+        self.headers = headers
         if status == 200:
             self._limit = PLAIN_BYTES
 
     def data(self, chunk: bytes) -> None:
         """Collect, under the bound that all calls share."""
+        size = len(chunk)
         if not self.first_at and self.status == 200:
             self.first_at = self._clock()
-        if self._held.take(len(chunk)):
-            self._taken += len(chunk)
-            self._collect(chunk, Fault.KIMI_BAD_RESPONSE if self.status == 200 else None)
+        if self._held.take(size):
+            self._taken += size
+            self.received += size
+            if self.received <= self._limit:
+                self._pieces.append(chunk)
+            elif self._valve is not None:
+                self._valve.cut(Fault.KIMI_BAD_RESPONSE if self.status == 200 else None)
         elif self._valve is not None:
             self._valve.cut(Fault.GATEWAY_OVERLOADED, "no memory left for the answer")
 
@@ -180,7 +186,7 @@ class StreamRelay(Relay):
     def data(self, chunk: bytes) -> None:
         """Pass on what is whole."""
         if not self._streams:
-            self._collect(chunk, None)
+            self._collect(chunk)
             return
         if self._complete or self._failure is not None:
             return

@@ -246,9 +246,12 @@ class CallMetrics:
             )
             entry.value += record.input
             output.value += record.output
-            cached.value += record.cached
-            reasoning.value += record.reasoning
-            written.value += record.cache_write
+            if record.cached:
+                cached.value += record.cached
+            if record.reasoning:
+                reasoning.value += record.reasoning
+            if record.cache_write:
+                written.value += record.cache_write
         for attempt in record.attempts:
             key = (attempt.target, attempt.code, attempt.reach)
             (self._attempts.get(key) or self._attempts_of(*key)).value += 1

@@ -155,6 +155,11 @@ class Journal:
         except OSError:
             self._try_later()
 
+    @property
+    def syncs(self) -> bool:
+        """Whether `durable` has anything to wait for."""
+        return self._commit is not None
+
     async def durable(self) -> None:
         """Wait until all that was written up to now is on stable storage; without `fsync` that is no wait.
 
