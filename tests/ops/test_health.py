@@ -79,24 +79,24 @@ def test_unix_sockets_are_trusted_by_name() -> None:
 def test_targets_are_unknown_until_looked_at() -> None:
     upstreams = Upstreams(("a",))
     assert upstreams.word(0.0) == "unknown"
-    upstreams.looked("a", "ok")
+    upstreams.looked("a", "ok", 0.0)
     assert upstreams.word(0.0) == "ok"
     assert Upstreams(()).word(0.0) == "off"
 
 
 def test_one_ill_target_of_two_degrades_and_two_fail() -> None:
     upstreams = Upstreams(("a", "b"))
-    upstreams.looked("a", "ok")
+    upstreams.looked("a", "ok", 0.0)
     assert upstreams.word(0.0) == "unknown"
-    upstreams.looked("b", DOWN)
+    upstreams.looked("b", DOWN, 0.0)
     assert upstreams.word(0.0) == f"degraded: {DOWN} at 1 of 2 targets"
-    upstreams.looked("a", "kimi_auth_failed")
+    upstreams.looked("a", "kimi_auth_failed", 0.0)
     assert upstreams.word(0.0) == "kimi_auth_failed"
 
 
 def test_calls_that_fail_outweigh_a_list_of_models_until_they_are_old() -> None:
     upstreams = Upstreams(("a",))
-    upstreams.looked("a", "ok")
+    upstreams.looked("a", "ok", 0.0)
     for at in (0.0, 1.0):
         upstreams.met("a", "kimi_server_error", at)
     assert upstreams.word(1.0) == "ok"
@@ -107,9 +107,19 @@ def test_calls_that_fail_outweigh_a_list_of_models_until_they_are_old() -> None:
     assert upstreams.word(3.0) == "ok"
 
 
+def test_a_look_that_failed_outweighs_the_calls_before_it() -> None:
+    upstreams = Upstreams(("a",))
+    upstreams.looked("a", "ok", 0.0)
+    upstreams.met("a", "none", 1.0)
+    upstreams.looked("a", DOWN, 2.0)
+    assert upstreams.word(2.0) == DOWN
+    upstreams.met("a", "none", 3.0)
+    assert upstreams.word(3.0) == "ok"
+
+
 def test_faults_of_callers_and_limits_say_nothing_of_a_target() -> None:
     upstreams = Upstreams(("a",))
-    upstreams.looked("a", "ok")
+    upstreams.looked("a", "ok", 0.0)
     for code in ("client_closed", "invalid_request", "kimi_rate_limit_burst", "slow_client"):
         for _ in range(5):
             upstreams.met("a", code, 1.0)

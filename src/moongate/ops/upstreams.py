@@ -29,14 +29,14 @@ class Upstreams:
     """What is known of every target. Pure: `now` is monotonic seconds."""
 
     def __init__(self, targets: Iterable[str]) -> None:
-        self._looks = dict.fromkeys(targets, UNKNOWN)
+        self._looks = dict.fromkeys(targets, (0.0, UNKNOWN))
         self._traffic: dict[str, deque[tuple[float, str]]] = {
             target: deque(maxlen=50) for target in self._looks
         }
 
-    def looked(self, target: str, word: str) -> None:
+    def looked(self, target: str, word: str, now: float) -> None:
         """Take what a look showed: `ok` or a fault's code."""
-        self._looks[target] = word
+        self._looks[target] = (now, word)
 
     def met(self, target: str, code: str, now: float) -> None:
         """Take how an attempt ended: `none`, or its fault's code."""
@@ -44,13 +44,17 @@ class Upstreams:
             self._traffic[target].append((now, OK if code == NONE else code))
 
     def word_of(self, target: str, now: float) -> str:
-        """`ok`, or a fault's code. Calls outweigh a look: if the last three failed, a list of models proves nothing."""
-        recent = self._recent(target, now)
-        if recent and recent[-1] == OK:
+        """`ok`, or a fault's code.
+
+        Calls outweigh a look: if the last three failed, a list of models proves nothing. But a call that went well
+        proves nothing against a look that failed after it.
+        """
+        looked_at, word = self._looks[target]
+        recent = [met for met in self._traffic[target] if met[0] >= now - WINDOW_SECONDS]
+        if recent and recent[-1][1] == OK and (word in (OK, UNKNOWN) or recent[-1][0] > looked_at):
             return OK
-        if len(recent) >= _ENOUGH and OK not in recent[-_ENOUGH:]:
-            return recent[-1]
-        return self._looks[target]
+        last = [code for _, code in recent[-_ENOUGH:]]
+        return last[-1] if len(last) == _ENOUGH and OK not in last else word
 
     def needs_look(self, target: str, now: float, every: float) -> bool:
         """Whether calls have not just shown that all is well."""
@@ -71,9 +75,6 @@ class Upstreams:
         if len(ill) == len(words) or UNKNOWN in ill:
             return ill[0]
         return f"{DEGRADED}: {ill[0]} at {len(ill)} of {len(words)} targets"
-
-    def _recent(self, target: str, now: float) -> list[str]:
-        return [word for at, word in self._traffic[target] if at >= now - WINDOW_SECONDS]
 
 
 class Attempts:
@@ -123,7 +124,8 @@ class Watch:
     async def _attend(self, look: Look) -> None:
         while True:
             if self.upstreams.needs_look(look.target, self._world.clock(), self._every):
-                self.upstreams.looked(look.target, await self._look_at(look, LOOK_SECONDS))
+                word = await self._look_at(look, LOOK_SECONDS)
+                self.upstreams.looked(look.target, word, self._world.clock())
             await self._world.sleep(self._every)
 
     @property
