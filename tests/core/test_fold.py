@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from moongate.core.call import Usage
 from moongate.core.faults import Fault
-from moongate.core.fold import CHUNK, MOST_TOKENS, Chunk, Fold, error_in, escaped, read_usage, unescaped
+from moongate.core.fold import CHUNK, Chunk, Fold, error_in, escaped, read_usage, unescaped
+from moongate.core.plain import MOST_TOKENS
 from moongate.core.surface import Answer, ToolCall
 
 

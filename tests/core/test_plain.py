@@ -104,7 +104,9 @@ def test_what_is_no_answer_is_none(body: bytes) -> None:
     assert plain_answer(body) is None
 
 
-ODD: st.SearchStrategy[Any] = st.sampled_from([..., None, 0, 1, 38, 93, -1, 2.0, True, "", "stop", [], {}, {"cached_tokens": 1}])
+ODD: st.SearchStrategy[Any] = st.sampled_from(
+    [..., None, 0, 1, 38, 93, -1, 2.0, True, "", "stop", [], {}, {"cached_tokens": 1}]
+)
 PATHS = st.sampled_from(
     [
         ("id",),

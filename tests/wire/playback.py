@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
 from tests.recorded import PLANTED, Exchange
-from tests.wire.house import Answer
+from tests.wire.answer import Answer
 
 T = TypeVar("T")
 PAUSE = 0.001

@@ -16,7 +16,8 @@ import pytest
 
 from tests.plain_reading import Reading, Tokens, blocks, due, read_plain, read_stream, said
 from tests.recorded import PLANTED, Exchange, elsewhere, exchanges, files, kimi_errors, needs_data, streams
-from tests.wire.house import Answer, House, lived_in, until
+from tests.wire.answer import Answer
+from tests.wire.house import House, lived_in, until
 from tests.wire.playback import FRAMINGS, Ask, Stage
 
 pytestmark = needs_data
