@@ -15,8 +15,8 @@ from tests.recorded import PLANTED, Exchange
 from tests.wire.answer import Answer
 
 T = TypeVar("T")
-PAUSE = 0.001
-"""Seconds between the two pieces: time for the gateway to read the first alone."""
+PAUSE = 0.01
+"""Seconds between the two pieces: with so few connections the gateway has nearly always read the first by then."""
 
 FRAMINGS = ("two chunks", "one chunk", "length")
 REASONS = {
@@ -31,7 +31,7 @@ ACCOUNT = "".join(
     f"{name}: {PLANTED}\r\n"
     for name in ("Msh-Org-Id", "Msh-Project-Id", "Msh-Uid", "Openai-Organization", "X-Account")
 )
-CONNECTIONS = 24
+CONNECTIONS = 12
 
 
 class Ask(NamedTuple):
@@ -85,11 +85,18 @@ class Stage:
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(120)
 
-    async def _close(self) -> None:
-        self._server.close()
+    def hang_up(self) -> None:
+        """Close every connection that the gateway keeps."""
+        self._run(self._hang_up())
+
+    async def _hang_up(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _close(self) -> None:
+        self._server.close()
+        await self._hang_up()
         await self._server.wait_closed()
 
     # -- the upstream ------------------------------------------------------------------------------------------

@@ -148,6 +148,7 @@ def performance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Performanc
             for ask, answer in zip(asks, answers, strict=True):
                 takes.setdefault(ask.name, []).append(Take(ask, answer, rows[answer.call_id]))
             yield Performance(takes, house)
+            stage.hang_up()
 
 
 def recorded_rows(house: House, calls: int) -> dict[str, dict[str, Any]]:
