@@ -74,7 +74,8 @@ class Api:
     `deadlines`: route -> seconds a call may take. `trusts`: whether a peer's word on
     users and addresses counts. `may_see`: whether a peer may see the details of `/healthz`. `on_loopback`: whether the
     TCP listener is reached from this machine alone.
-    `refused`: told of every request that had no valid key; those are counted, never recorded one by one.
+    `refused`: told of every request that was nobody's call (no valid key, no valid HTTP, an unknown path); those are
+    counted, never recorded one by one.
     """
 
     def __init__(
@@ -148,6 +149,7 @@ class Api:
         if is_call and isinstance(screened, Screened) and head is not None:
             self._gateway.refuse(self._call(screened, head), down, failure)
         else:
+            self._refused(failure.fault)
             down.respond(*self.render(failure, head))
 
     def render(self, failure: Failure, head: RequestHead | None) -> tuple[Head, bytes]:
@@ -164,11 +166,9 @@ class Api:
         kind, _, token = head.headers.get(b"authorization", b"").partition(b" ")
         token = token.strip()
         if kind.lower() != b"bearer" or not token:
-            self._refused(Fault.UNAUTHENTICATED)
             raise refuse(Fault.UNAUTHENTICATED)
         caller = self._callers.get(sha256(token).hexdigest())
         if caller is None or (caller.principal.loopback_only and not self._is_local(head)):
-            self._refused(Fault.UNAUTHENTICATED)
             raise refuse(Fault.UNAUTHENTICATED, "This key is not known here, or was revoked.")
         return caller
 

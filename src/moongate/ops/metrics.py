@@ -85,7 +85,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     Family(
         "moongate_unauthenticated_total",
         _C,
-        "Requests without a valid key: counted here, never a row of the ledger.",
+        "Requests that were nobody's call: no valid key, no valid HTTP, an unknown path. Never a row of the ledger.",
         ("fault",),
     ),
     Family("moongate_in_flight", _G, "Calls that run now."),
