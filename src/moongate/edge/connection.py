@@ -262,7 +262,7 @@ class Connection(asyncio.Protocol):
         self._head = None
         self._motion = None
         self._idle_until = now + limits.keep_alive_seconds
-        self.due = now + limits.slow_client_seconds * _STEP
+        self.due = min(self._idle_until, now + limits.slow_client_seconds * _STEP)
 
     def _refuse(self, failure: Failure, *, keep: bool = False) -> None:
         """Answer without the API; unless `keep`, nothing that the client still sends is parsed."""
