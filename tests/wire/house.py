@@ -160,8 +160,8 @@ class House:
 
     # -- processes ---------------------------------------------------------------------------------------------
 
-    def start_gateway(self) -> Process:
-        self.gateway = self._start(["serve", "-c", str(self.settings)], self.folder / "gateway.log")
+    def start_gateway(self, *flags: str) -> Process:
+        self.gateway = self._start(["serve", "-c", str(self.settings), *flags], self.folder / "gateway.log")
         self.wait_ready()
         return self.gateway
 
@@ -190,7 +190,7 @@ class House:
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, *_STRICT, "-m", "moongate", *arguments],
-            cwd=ROOT, capture_output=True, text=True, timeout=30, check=False,
+            cwd=ROOT, capture_output=True, text=True, timeout=30, check=False, env=os.environ | {"SIM_KEY": SIM_KEY},
         )  # fmt: skip
 
     def add_key(self, tenant: str, *more: str) -> str:

@@ -12,7 +12,7 @@ from tests.wire.house import SIM_KEY, House
 from tests.wire.raw import Raw
 
 SETTINGS = """
-edge: {body_bytes: 200KB}
+edge: {body_bytes: 200KB, header_seconds: 0.5, body_seconds: 0.5, keep_alive_seconds: 1}
 routes:
   kimi-k2.5: {aliases: [kimi-2.5], targets: [kimi]}
 """
@@ -197,6 +197,24 @@ def test_headers_have_bounds_with_a_name(house: House) -> None:
     with Raw(house.port) as raw:
         raw.send(_head(house, length, f"Authorization: Bearer {token}") + body)
         assert raw.answer().status == 401
+
+
+def test_a_request_that_does_not_arrive_is_given_up(house: House) -> None:
+    for begun in (
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\n",
+        _head(house, "Content-Length: 99") + b"{",
+    ):
+        with Raw(house.port, seconds=5) as raw:
+            raw.send(begun)
+            answer = raw.answer()
+            assert (answer.status, answer.error["code"]) == (408, "slow_request")
+            assert answer.headers["x-should-retry"] == "true"
+            assert raw.at_end
+    with Raw(house.port, seconds=5) as raw:
+        raw.post(house.body(), house.key)
+        assert raw.answer().status == 200
+        assert raw.at_end
+    assert len(house.received()) == 1
 
 
 def test_one_id_is_everywhere(house: House) -> None:
