@@ -54,6 +54,52 @@ def demo() -> None:
 
 
 @app.command()
+def replay(
+    trace: Annotated[Path, typer.Argument(help="Mooncake JSON lines, Azure CSV, or an access log.")],
+    speed: Annotated[float, typer.Option(help="10: ten seconds of the trace in one.", min=0.001)] = 1.0,
+    limit: Annotated[int | None, typer.Option(help="Only so many calls.", min=1)] = None,
+    seconds: Annotated[float | None, typer.Option(help="Only so many seconds of the trace.", min=0)] = None,
+    base_url: Annotated[str, typer.Option(help="Whom to ask.", metavar="URL")] = "http://127.0.0.1:8080/v1",
+    key: Annotated[str, typer.Option(help="The key to ask with.", envvar="MOONGATE_KEY")] = "",
+    model: Annotated[str, typer.Option(help="The model to ask for.")] = "kimi-k2.5",
+    sim: Annotated[bool, typer.Option("--sim", help="Tell a simulated Kimi the output lengths.")] = False,
+    seed: Annotated[str, typer.Option(help="Another one: other words in the same blocks.")] = "",
+    at_once: Annotated[int, typer.Option(help="Calls at one time; later ones come late.", min=1)] = 1000,
+    timeout: Annotated[float, typer.Option(help="Seconds for each call.", min=0.1)] = 600.0,
+    currency: Annotated[str, typer.Option(help="Of the prices that the cost is counted with.")] = "USD",
+    plot: Annotated[
+        Path | None, typer.Option(help="Write a picture (extra `plots`).", metavar="FILE")
+    ] = None,
+) -> None:
+    """Play a trace of real traffic again. Exit code 1 if anything was not completed."""
+    from moongate.core.addresses import Base  # noqa: PLC0415 - no other verb needs it
+    from moongate.core.kinds import WrongError  # noqa: PLC0415 - the same
+    from moongate.replay import player, prompts, run  # noqa: PLC0415 - the same
+    from moongate.replay.trace import TraceError  # noqa: PLC0415 - the same
+
+    try:
+        code = run.replay(
+            run.Order(
+                trace,
+                Base().parse(base_url),
+                key,
+                prompts.Script(model, sim, seed),
+                player.Pace(speed, at_once, timeout),
+                limit,
+                seconds,
+                currency,
+                plot,
+            ),
+            Console(),
+            _world,
+        )
+    except (TraceError, WrongError, OSError) as error:
+        print(f"moongate: {error}", file=sys.stderr)
+        raise typer.Exit(2) from error
+    raise typer.Exit(code)
+
+
+@app.command()
 def check(file: Annotated[Path, typer.Argument(help="A settings file in YAML.")]) -> None:
     """Check a settings file: every mistake at once, each with its line and mend. Exit code 1 if there are any."""
     lines, code = check_file(file)

@@ -20,6 +20,7 @@ ROOMS = {
     "moongate.world": ("world", 1),
     "moongate.store": ("store", 2),
     "moongate.upstream": ("upstream", 2),
+    "moongate.replay": ("replay", 2),
     "moongate.ops": ("ops", 4),
     "moongate.ops.health": ("health", 2),
     "moongate.ops.metrics": ("metrics", 2),
