@@ -54,7 +54,7 @@ def demo() -> None:
 
 
 @app.command()
-def replay(
+def replay(  # noqa: PLR0917 - typer: one argument for each option
     trace: Annotated[Path, typer.Argument(help="Mooncake JSON lines, Azure CSV, or an access log.")],
     speed: Annotated[float, typer.Option(help="10: ten seconds of the trace in one.", min=0.001)] = 1.0,
     limit: Annotated[int | None, typer.Option(help="Only so many calls.", min=1)] = None,

@@ -47,7 +47,6 @@ class Client:
         try:
             async with asyncio.timeout(timeout):
                 connection = self._reused() or await self._connected()
-                began = self._clock()
                 connection.send(b"%b%d\r\n\r\n" % (self._head, len(body)), body)
                 await connection.ended
         except TimeoutError:

@@ -25,8 +25,8 @@ TAIL_BYTES: Final = 16_384
 class Answer:
     """How one call ended: `completed`, or the code of its error.
 
-    `first` and `total` are seconds from the first byte sent to the first data event (negative: none came) and to the
-    end. `usage` None: nobody said it.
+    `first` and `total` are seconds from the making of the call, connecting included, to the first data event
+    (negative: none came) and to the end. `usage` None: nobody said it.
     """
 
     outcome: str

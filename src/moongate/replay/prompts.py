@@ -16,7 +16,7 @@ TOKEN_BYTES: Final = 4
 MESSAGE_TOKENS: Final = 4
 BLOCK_BYTES: Final = BLOCK_TOKENS * TOKEN_BYTES
 
-_WORDS: Final = """
+_WORD_LIST: Final = """
 account agent answer area book branch budget case change class client code column company contract copy course customer
 data date delay design detail device draft effect email error event example figure file floor form function group guide
 history hour idea image index input issue item key language letter level limit line list machine market meeting member
@@ -25,7 +25,8 @@ path pattern period phase plan point policy price process product project query 
 report request result review role room rule sample scale schema screen section series service session set shape sheet
 signal size source stage state step store stream style subject summary supply system table target task team term test
 text time title tool topic track trade train type unit update user value version view volume week word work year zone
-""".split()
+"""
+_WORDS: Final = tuple(_WORD_LIST.split())
 _SPAN: Final = 1 << 16
 
 

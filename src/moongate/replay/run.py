@@ -2,8 +2,9 @@
 
 import asyncio
 import importlib.util
+import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,12 +51,14 @@ def replay(order: Order, console: Console, world: World) -> int:
     with _arrivals(order) as arrivals:
         planned = survey(arrivals)
     _announce(console, order, planned)
+    _allow_descriptors()
     tally = Tally(PriceTable(PRICES), order.currency, world.wall())
     began, whole = world.clock(), True
     try:
         uvloop.run(_play(order, planned, tally, console, world))
     except KeyboardInterrupt:
         whole = False
+        console.print("interrupted; of the calls that had ended:")
     show(console, tally, world.clock() - began)
     if order.plot is not None:
         from moongate.replay.picture import draw  # noqa: PLC0415 - an extra, and slow to import
@@ -80,6 +83,13 @@ def _announce(console: Console, order: Order, planned: Survey) -> None:
         markup=False,
         soft_wrap=True,
     )
+
+
+def _allow_descriptors() -> None:
+    """Each call under way has a connection; the soft limit of many shells is about a thousand files."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def _play(order: Order, planned: Survey, tally: Tally, console: Console, world: World) -> None:

@@ -1,14 +1,14 @@
 """Read traces: lines of text become arrivals, with their lengths in tokens and the blocks of their prompts.
 
-Known are Mooncake's traces (JSON lines with `hash_ids`), Azure's (CSV with `ContextTokens`) and moongate's own access log
-(JSON lines with `call_id`). Which one it is, the first line tells.
+Known are Mooncake's traces (JSON lines with `hash_ids`), Azure's (CSV with `ContextTokens`) and moongate's own
+access log (JSON lines with `call_id`). Which one it is, the first line tells.
 """
 
 import csv
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import chain
 from typing import Final, TypeVar
 
@@ -126,7 +126,7 @@ def _azure(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, float, int
     for number, line in rows:
         row = next(csv.reader([line]))
         try:
-            at = (datetime.fromisoformat(row[when]) - datetime.min).total_seconds()
+            at = datetime.fromisoformat(row[when]).replace(tzinfo=UTC).timestamp()
             lengths = int(row[context]), int(row[generated])
         except (ValueError, IndexError, TypeError) as error:
             raise TraceError(f"line {number}: {error}; wanted {', '.join(_AZURE)}") from None
