@@ -48,6 +48,7 @@ class Client:
             async with asyncio.timeout(timeout):
                 connection = self._reused() or await self._connected()
                 connection.send(b"%b%d\r\n\r\n" % (self._head, len(body)), body)
+                del body  # prompts are large and answers take long
                 await connection.ended
         except TimeoutError:
             outcome = TIMEOUT
@@ -120,7 +121,7 @@ class _Connection(asyncio.Protocol):
         self.first = -1.0
         self.tail.clear()
         self._size = 0
-        self._transport.write(head + body)
+        self._transport.writelines((head, body))
 
     def close(self) -> None:
         self.reusable = False
