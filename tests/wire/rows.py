@@ -107,7 +107,7 @@ CONNECT: Final = (
     _dead(5, "expired", _NO_TRUST),
     _dead(5, "wrong_name", _NO_TRUST),
     _dead(5, "unknown_ca", _NO_TRUST),
-    _dead(5, "tls10", _UNREACHED),  # the simulator's own library hangs up without an alert
+    _dead(5, "tls10", _NO_TRUST),
     _dead(6, "tls_stall", replace(_TOO_LATE, phase="tls")),
 )
 

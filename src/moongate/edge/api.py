@@ -233,6 +233,7 @@ class Api:
             raise refuse(Fault.INVALID_REQUEST, "`messages` is missing.", param="messages")
         if "stream" in body:
             call.stream = body.flag("stream") or False
+        if "stream_options" in body:
             options = body.part("stream_options")
             call.include_usage = options is not None and (options.flag("include_usage") or False)
         if not call.session and "prompt_cache_key" in body:
