@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.wire import descriptors
 from tests.wire.answer import Answer
 
 ROOT = Path(__file__).parents[2]
@@ -179,7 +180,7 @@ class House:
         return [worker["pid"] for worker in workers]
 
     def _descriptors(self) -> int:
-        return sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in self.worker_pids())
+        return sum(len(descriptors.links(pid)) for pid in self.worker_pids())
 
     def close(self) -> None:
         for process in reversed(self._started):
@@ -324,10 +325,8 @@ class House:
             assert word not in self.gateway.printed(), self.gateway.printed()
 
     def _most_descriptors(self) -> int:
-        """The baseline, what is kept open to the simulator, and a few for the probes and the control store."""
-        hosts = self.sim("/_sim/connections")["hosts"]
-        kept: int = sum(hosts[host["name"]]["open"] for host in self.hosts)
-        return self.baseline + 8 + kept
+        """The baseline, connections kept to upstreams, and a few for what comes and goes of itself."""
+        return self.baseline + 8 + descriptors.outbound(self.worker_pids(), self.port)
 
     def _tallies(self) -> tuple[dict[str, float], dict[str, float]]:
         """Calls and attempts as the metrics count them, and as the ledger holds them."""

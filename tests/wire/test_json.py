@@ -188,8 +188,8 @@ BAD_BODIES: list[tuple[bytes, str | None]] = [
     (b'{"model":"kimi-k2.5"}', "messages"),
     (b'{%b,"stream":"true"}' % SAID, "stream"),
     (b'{%b,"stream":1}' % SAID, "stream"),
-    (b'{%b,"stream_options":[]}' % SAID, "stream_options"),
-    (b'{%b,"stream_options":{"include_usage":1}}' % SAID, "stream_options.include_usage"),
+    (b'{%b,"stream":true,"stream_options":[]}' % SAID, "stream_options"),
+    (b'{%b,"stream":true,"stream_options":{"include_usage":1}}' % SAID, "stream_options.include_usage"),
 ]
 
 
