@@ -82,6 +82,13 @@ def test_what_was_seen_before_a_stream_stalled_still_counts() -> None:
     assert seen.first < 0 < seen.total
 
 
+def test_usage_is_found_though_much_follows_it() -> None:
+    usage = b'data: {"usage": {"prompt_tokens": 3, "completion_tokens": 1}}\n\n'
+    much = [b": %b\n\n" % (b"x" * 500)] * 20
+    [seen], _ = asked(stream(*much, usage, *much, b"data: [DONE]\n\n"))
+    assert (seen.outcome, seen.usage) == ("completed", Usage(3, 1))
+
+
 def test_nobody_there_is_an_outcome_too() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -60,6 +60,12 @@ def test_a_block_has_its_size_and_is_text_that_json_takes_as_it_is(number: int, 
     assert json.dumps(text.decode()).encode() == b'"%b"' % text
 
 
+@given(st.integers(0, 10**9), st.integers(1, 10**9))
+def test_no_two_blocks_are_alike(number: int, further: int) -> None:
+    assert block(number, 16) != block(number + further, 16)
+    assert block(number, 16) != block(number + 65_536, 16)
+
+
 def test_a_request_asks_for_a_stream_its_usage_and_at_most_the_length() -> None:
     body = json.loads(SCRIPT.body(arrival([1])))
     assert {name: body[name] for name in body if name != "messages"} == {
