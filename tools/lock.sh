@@ -18,6 +18,7 @@ compile() { # compile LOCK SOURCE...
 
 compile requirements.lock pyproject.toml
 compile requirements-tls.lock pyproject.toml --extra tls --constraints requirements.lock
+compile requirements-plots.lock pyproject.toml --extra plots --constraints requirements.lock
 compile requirements-dev.lock pyproject.toml --all-extras --group dev --constraints requirements.lock
 sed -n 's/^requires = \["\(setuptools[^"]*\)"\]$/\1/p' pyproject.toml >requirements-build.in
 compile requirements-build.lock requirements-build.in

@@ -26,7 +26,8 @@ _IDLE_SECONDS = 15.0  # well below what servers keep a connection for
 class Client:
     """Calls to `base`, each on a connection of its own; a connection that is left in order is used again.
 
-    `clock` gives monotonic seconds. An answer is never raised: whatever goes wrong is its outcome.
+    Without a `key` no credential is sent. `clock` gives monotonic seconds. Nothing is raised: whatever goes
+    wrong is the outcome of a call.
     """
 
     def __init__(self, base: Url, key: str, clock: Callable[[], float]) -> None:
@@ -34,9 +35,10 @@ class Client:
         self._clock = clock
         self._idle: list[_Connection] = []
         self._tls = ssl.create_default_context() if base.secure else None
+        bearer = f"Authorization: Bearer {key}\r\n" if key else ""
         self._head = (
             f"POST {base.path}/chat/completions HTTP/1.1\r\nHost: {base.authority}\r\n"
-            f"Authorization: Bearer {key}\r\nContent-Type: application/json\r\nAccept: text/event-stream\r\n"
+            f"{bearer}Content-Type: application/json\r\nAccept: text/event-stream\r\n"
             "User-Agent: moongate-replay\r\nContent-Length: "
         ).encode()
 
