@@ -119,8 +119,13 @@ class Read:
     unfinished: bool = False
 
 
-def read(pieces: Iterable[bytes], field_bytes: int = 16_384, head_bytes: int = 65_536) -> Read:
-    """Read a connection's bytes as they come; after a refusal nothing is read any more."""
+def read(
+    pieces: Iterable[bytes], field_bytes: int = 16_384, head_bytes: int = 65_536, *, anew: bool = False
+) -> Read:
+    """Read a connection's bytes as they come; after a refusal nothing is read any more.
+
+    `anew`: with a new reader for each head, else with the same one where it says that it may be.
+    """
     result = Read()
     reader = HeadReader(field_bytes, head_bytes)
     body: SizedBody | ChunkedBody | None = None
@@ -143,7 +148,9 @@ def read(pieces: Iterable[bytes], field_bytes: int = 16_384, head_bytes: int = 6
                 if body.done:
                     assert reader.head is not None
                     result.requests.append((reader.head, whole))
-                    reader, body = HeadReader(field_bytes, head_bytes), None
+                    if anew or not reader.pass_over(whole):
+                        reader = HeadReader(field_bytes, head_bytes)
+                    body = None
     except FailedError as error:
         result.fault = error.failure.fault
     result.unfinished = result.fault is None and (reader.started or body is not None)

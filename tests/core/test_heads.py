@@ -94,6 +94,43 @@ def test_any_split_reads_the_same(names: list[str], data: st.DataObject) -> None
     assert read(pieces) == read([joined])
 
 
+@given(st.lists(st.sampled_from(sorted(ALL)), min_size=2, max_size=6), st.data())
+def test_a_reader_that_goes_on_reads_what_a_new_one_would(names: list[str], data: st.DataObject) -> None:
+    joined = b"".join(ALL[name] for name in names)
+    cut = data.draw(st.integers(0, len(joined)))
+    pieces = [piece for piece in (joined[:cut], joined[cut:]) if piece]
+    assert read(pieces) == read(pieces, anew=True)
+
+
+@pytest.mark.parametrize(
+    ("lines", "body", "goes_on"),
+    [
+        (b"", b"", True),
+        (b"Content-Length: 3\r\n", b"abc", True),
+        (b"Connection: keep-alive\r\nContent-Length: 3\r\n", b"abc", True),
+        (b"Content-Length: 3\r\n", b"ab", False),
+        (b"Transfer-Encoding: chunked\r\n", b"abc", False),
+        (b"Connection: close\r\n", b"", False),
+        (b"Connection: x\r\n", b"", False),
+        (b"Connection: Upgrade\r\nUpgrade: h2c\r\n", b"", False),
+    ],
+)
+def test_a_reader_goes_on_only_where_the_next_head_is_sure_to_follow(
+    lines: bytes, body: bytes, goes_on: bool
+) -> None:
+    reader = HeadReader(16_384, 65_536)
+    first = b"POST / HTTP/1.1\r\nHost: a\r\n" + lines + b"\r\n"
+    assert not reader.pass_over(b"")
+    assert reader.feed(first) == len(first)
+    assert reader.pass_over(body) is goes_on
+    if goes_on:
+        assert reader.head is None
+        assert not reader.started
+        assert reader.feed(b"GET /2 HTTP/1.1\r\nHost: a\r\n\r\n") == 28
+        assert reader.head is not None
+        assert reader.head.path == "/2"
+
+
 @given(st.binary(max_size=300), st.integers(0, 300))
 def test_noise_is_never_more_than_refused(noise: bytes, at: int) -> None:
     data = GOOD["pipelined"]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moongate.core.faults import Failure, Fault, Reach
-from moongate.core.wire import date_line, error_lines, header_line, response_head
+from moongate.core.wire import date_line, error_lines, header_line, response, response_head
 
 
 def test_a_head_is_put_together() -> None:
@@ -16,6 +16,12 @@ def test_a_head_is_put_together() -> None:
         b"HTTP/1.1 404 Not Found\r\nA: 1\r\nDate: x\r\nContent-Length: 2\r\nConnection: close\r\n\r\n"
     )
     assert response_head(299, b"", b"", b"", b"") == b"HTTP/1.1 299 \r\n\r\n"
+
+
+def test_a_whole_answer_is_its_head_and_its_body() -> None:
+    head = response_head(404, b"A: 1\r\n", b"Date: x\r\n", b"Content-Length: 2\r\n", b"")
+    assert response(404, b"A: 1\r\n", b"Date: x\r\n", 2, b"no") == head + b"no"
+    assert response(299, b"", b"", 7, b"") == b"HTTP/1.1 299 \r\nContent-Length: 7\r\n\r\n"
 
 
 @pytest.mark.parametrize("fault", Fault)

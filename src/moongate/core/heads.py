@@ -6,10 +6,11 @@ request is refused: RFC 9112 sections 2.2, 3, 5, 6 and 11.
 """
 
 import re
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Final
 
 import httptools
+import msgspec
 
 from moongate.core.faults import FailedError, Fault, refuse
 
@@ -20,8 +21,9 @@ MOST_FIELDS: Final = 128
 """Header fields of one request; more are refused with 431. Official SDKs send about 20."""
 
 _END = b"\r\n\r\n"
+_MOST_DIGITS = 18
 # Clients send the same lines again and again: what was read from a short one is remembered, as long as neither its
-# name nor its content can be a secret. Both tables are emptied when full.
+# name nor its content can be a secret. Each table is emptied when full.
 _MOST_KNOWN = 4096
 _LONGEST_KNOWN = 128
 _WORTH_KNOWING = (
@@ -34,8 +36,8 @@ _WORTH_KNOWING = (
     b"x-forwarded-",
     b"x-stainless-",
 )
-_KNOWN_FIELDS: dict[bytes, tuple[bytes, bytes]] = {}
 _KNOWN_LINES: dict[bytes, tuple[str, str, bytes, bytes, str]] = {}
+_KNOWN_HOSTS: set[bytes] = set()
 
 _VERSIONS = {b"HTTP/1.1": "1.1", b"HTTP/1.0": "1.0"}
 _ORIGIN_FORM = re.compile(rb"(/[\w.~!$&'()*+,;=:@%/\-]*)(?:\?([!\x22$-~]*))?")
@@ -78,8 +80,7 @@ _SINGLE = frozenset(
 )
 
 
-@dataclass(slots=True)
-class RequestHead:
+class RequestHead(msgspec.Struct):
     """Request line and headers of one request, and what they say about its body and its connection.
 
     `path` and `query` are the target's own bytes, not percent-decoded; `path` starts with `/` or is `*`.
@@ -105,33 +106,24 @@ def bad_request(why: str) -> FailedError:
     return refuse(Fault.INVALID_REQUEST, f"This is not a valid HTTP/1.1 request: {why}.")
 
 
-class _End:
-    """Whether the parser has seen the end of the head. Apart from the reader: parser and reader would be a cycle."""
-
-    __slots__ = ("seen",)
-
-    def __init__(self) -> None:
-        self.seen = False
-
-    def on_headers_complete(self) -> None:
-        self.seen = True
-
-
 class HeadReader:
-    """Reads one request head, in whatever pieces it comes; `head` is set once it is complete.
+    """Reads request heads, in whatever pieces they come; `head` is set once one is complete.
 
-    `field_bytes` bounds each line, `head_bytes` all of them.
+    `field_bytes` bounds each line, `head_bytes` all of them. One reader may read the heads of a connection one after
+    another, as long as `pass_over` tells it of the body between them.
     """
 
-    __slots__ = ("_end", "_field_bytes", "_half_line", "_head_bytes", "_parser", "_raw", "head")
+    __slots__ = ("_field_bytes", "_half_line", "_head_bytes", "_open", "_parser", "_raw", "_upgrades", "head")
 
     def __init__(self, field_bytes: int, head_bytes: int) -> None:
         self._field_bytes = field_bytes
         self._head_bytes = head_bytes
-        self._end = _End()
         self._half_line = False
+        self._upgrades = False
         self._raw = b""
-        self._parser = httptools.HttpRequestParser(self._end)
+        # emptied by the parser at a head's end: a list's own method is cheaper than one of ours, and makes no cycle
+        self._open = [True]
+        self._parser = httptools.HttpRequestParser(SimpleNamespace(on_headers_complete=self._open.clear))
         self.head: RequestHead | None = None
 
     @property
@@ -145,6 +137,18 @@ class HeadReader:
         Raises FailedError (400 or 431) for a head that is refused; the reader is spent then.
         """
         raw = self._raw
+        if raw or self._half_line or data[0] <= 32:
+            return self._feed_on(raw, data)
+        end = data.find(_END) + 4
+        if end == 3 or end > self._head_bytes:
+            return self._feed_on(raw, data)
+        head = data[:end]
+        self._judge(head, last=True)
+        self.head = _read(head, self._field_bytes)
+        return end
+
+    def _feed_on(self, raw: bytes, data: bytes) -> int:
+        """Take bytes that do not begin with a request line, or are no whole head."""
         start = 0 if raw or (data[0] > 32 and not self._half_line) else self._blank_lines(data)
         if start == len(data):
             return -1
@@ -162,6 +166,28 @@ class HeadReader:
             return -1
         self.head = _read(raw, self._field_bytes)
         return cut
+
+    def pass_over(self, body: bytes) -> bool:
+        """Take the whole body of the request whose head was read; whether the next head may be read by this reader.
+
+        It may not where the body is chunked or not whole, where the connection ends or turns into something else, and
+        where there is any doubt whether the parser takes it to end.
+        """
+        head = self.head
+        if (
+            head is None
+            or head.size != len(body)
+            or self._upgrades
+            or not head.keep_alive
+            or head.headers.get(b"connection", b"keep-alive") != b"keep-alive"
+        ):
+            return False
+        if body:
+            self._parser.feed_data(body)
+        self._raw = b""
+        self._open.append(True)
+        self.head = None
+        return True
 
     def _blank_lines(self, data: bytes) -> int:
         start = 0
@@ -184,10 +210,11 @@ class HeadReader:
         try:
             self._parser.feed_data(piece)
         except httptools.HttpParserUpgrade as upgrade:  # an offer that we ignore (RFC 9110 section 7.8)
+            self._upgrades = True
             judged = upgrade.args[0]
         except httptools.HttpParserError as error:
             raise bad_request(str(error)) from None
-        if self._end.seen != last or judged != len(piece):
+        if bool(self._open) is last or judged != len(piece):
             raise bad_request("its end is ambiguous")
 
 
@@ -200,35 +227,74 @@ def _read(raw: bytes, field_bytes: int) -> RequestHead:
         raise refuse(Fault.HEADER_TOO_LARGE, f"One header may have {field_bytes} bytes.")
     first = lines[0]
     del lines[-2:], lines[0]
-    known = _KNOWN_FIELDS.get
-    fields = [known(line) or _field(line) for line in lines]
-    headers = dict(fields)
-    if len(headers) != len(fields):
-        headers = _joined(fields)
+    headers = dict(map(_field, lines))
+    if len(headers) != len(lines):
+        headers = _joined(list(map(_field, lines)))
     method, path, query, authority, version = _KNOWN_LINES.get(first) or _request_line(first)
+    current = version == "1.1"
     host = headers.get(b"host")
     if host is None:
-        if version == "1.1":
+        if current:
             raise bad_request("Host is missing")
-    elif _HOST.fullmatch(host) is None:
-        raise bad_request("Host is not a host name")
-    elif authority and authority != host.lower():
+    elif host not in _KNOWN_HOSTS:
+        _judge_host(host)
+    if authority and host is not None and authority != host.lower():
         raise bad_request("target and Host name different hosts")
-    head = RequestHead(method, path, query, headers, "", version)
-    _frame(head)
-    return head
+    length = headers.get(b"content-length")
+    if b"transfer-encoding" in headers:
+        size = _chunked(headers, length, current=current)
+    elif length is None:
+        size = 0
+    elif length.isdigit() and len(length) <= _MOST_DIGITS:
+        size = int(length)
+    else:
+        raise bad_request("Content-Length is not a number")
+    connection = headers.get(b"connection")
+    keep = (
+        current if connection is None else connection == b"keep-alive" or _keeps(connection, current=current)
+    )
+    expects = current and b"expect" in headers and headers[b"expect"].lower() == b"100-continue"
+    return RequestHead(method, path, query, headers, "", version, size, keep, expects)
 
 
-def _field(line: bytes) -> tuple[bytes, bytes]:
-    """Name and value of a header line."""
-    name, _, value = line.partition(b":")
-    name = name.lower()
-    field = (name, value.strip(b" \t"))
-    if len(line) <= _LONGEST_KNOWN and name.startswith(_WORTH_KNOWING):
-        if len(_KNOWN_FIELDS) >= _MOST_KNOWN:
-            _KNOWN_FIELDS.clear()
-        _KNOWN_FIELDS[line] = field
-    return field
+def _judge_host(host: bytes) -> None:
+    if _HOST.fullmatch(host) is None:
+        raise bad_request("Host is not a host name")
+    if len(host) <= _LONGEST_KNOWN:
+        if len(_KNOWN_HOSTS) >= _MOST_KNOWN:
+            _KNOWN_HOSTS.clear()
+        _KNOWN_HOSTS.add(host)
+
+
+def _chunked(headers: dict[bytes, bytes], length: bytes | None, *, current: bool) -> int:
+    """The size of a body with a transfer coding; RFC 9112 section 6.3."""
+    if length is not None or not current or headers[b"transfer-encoding"].lower() != b"chunked":
+        raise bad_request("Transfer-Encoding must be chunked, in HTTP/1.1 and without Content-Length")
+    return CHUNKED
+
+
+def _keeps(connection: bytes, *, current: bool) -> bool:
+    """What becomes of the connection; RFC 9112 section 9.3."""
+    tokens = [token.strip(b" \t") for token in connection.lower().split(b",")]
+    return b"close" not in tokens and (current or b"keep-alive" in tokens)
+
+
+class _Fields(dict[bytes, tuple[bytes, bytes]]):
+    """Name and value of header lines, read when first asked for."""
+
+    def __missing__(self, line: bytes) -> tuple[bytes, bytes]:
+        name, _, value = line.partition(b":")
+        name = name.lower()
+        field = (name, value.strip(b" \t"))
+        if len(line) <= _LONGEST_KNOWN and name.startswith(_WORTH_KNOWING):
+            if len(self) >= _MOST_KNOWN:
+                self.clear()
+            self[line] = field
+        return field
+
+
+_KNOWN_FIELDS: Final = _Fields()
+_field: Final = _KNOWN_FIELDS.__getitem__
 
 
 def _joined(fields: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
@@ -271,27 +337,3 @@ def _request_line(line: bytes) -> tuple[str, str, bytes, bytes, str]:
             _KNOWN_LINES.clear()
         _KNOWN_LINES[line] = read
     return read
-
-
-def _frame(head: RequestHead) -> None:
-    """Decide where the body ends and what becomes of the connection; RFC 9112 sections 6.3 and 9.3."""
-    headers = head.headers
-    length = headers.get(b"content-length")
-    coding = headers.get(b"transfer-encoding")
-    current = head.version == "1.1"
-    if coding is not None:
-        if length is not None or not current or coding.lower() != b"chunked":
-            raise bad_request("Transfer-Encoding must be chunked, in HTTP/1.1 and without Content-Length")
-        head.size = CHUNKED
-    elif length is not None:
-        if not length.isdigit() or len(length) > 18:
-            raise bad_request("Content-Length is not a number")
-        head.size = int(length)
-    connection = headers.get(b"connection")
-    if connection is None or connection == b"keep-alive":
-        head.keep_alive = current or connection is not None
-    else:
-        tokens = [token.strip(b" \t") for token in connection.lower().split(b",")]
-        head.keep_alive = b"close" not in tokens and (current or b"keep-alive" in tokens)
-    if current and b"expect" in headers:
-        head.expects_continue = headers[b"expect"].lower() == b"100-continue"

@@ -36,6 +36,12 @@ def response_head(status: int, headers: bytes, date: bytes, framing: bytes, conn
     return b"%b%b%b%b%b\r\n" % (line, headers, date, framing, connection)
 
 
+def response(status: int, headers: bytes, last: bytes, size: int, body: bytes) -> bytes:
+    """Format a whole response: a head with the Content-Length `size` and the header lines `last`, and `body`."""
+    line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
+    return b"%b%b%bContent-Length: %d\r\n\r\n%b" % (line, headers, last, size, body)
+
+
 def header_line(name: bytes, value: bytes) -> bytes:
     """One header as a line with CRLF.
 

@@ -19,7 +19,7 @@ from moongate.core.stall import Motion
 from moongate.core.wire import CONTINUE
 from moongate.edge.contract import Shared
 from moongate.edge.downstream import HttpDownstream
-from moongate.edge.intake import Intake
+from moongate.edge.intake import Intake, is_whole
 from moongate.edge.sockets import reset_on_close, untaken
 
 _log = logging.getLogger("moongate.edge")
@@ -51,10 +51,9 @@ class Connection(asyncio.Protocol):
     # fmt: on
 
     def __init__(self, shared: Shared, peer: str) -> None:
-        now = shared.clock()
         self.peer = peer
-        self.due = now + shared.limits.slow_client_seconds * _STEP
-        self._idle_until = now + shared.limits.keep_alive_seconds
+        self.due = 0.0  # looked at by the next sweep, which alone reads the clock for most requests
+        self._idle_until = 0.0  # told by the first sweep that finds it idle
         self.write_paused = False
         self._shared = shared
         self._phase = _HEAD
@@ -138,21 +137,21 @@ class Connection(asyncio.Protocol):
             self._keep_for_later(data)
 
     def _take_head(self, data: bytes) -> bytes:
-        limits = self._shared.limits
         reader = self._reader
         if reader is None:
+            limits = self._shared.limits
             reader = self._reader = HeadReader(limits.header_field_bytes, limits.header_bytes)
         end = reader.feed(data)
-        if end < 0:
+        head = reader.head
+        if head is None:
             if not self._timing_head and reader.started:
                 self._timing_head = True
-                self.due = self._shared.clock() + limits.header_seconds
+                self.due = self._shared.clock() + self._shared.limits.header_seconds
             return b""
-        self._reader = None
         self._timing_head = False
-        return self._open(cast("RequestHead", reader.head), data[end:])
+        return self._open(head, data[end:], reader)
 
-    def _open(self, head: RequestHead, rest: bytes) -> bytes:
+    def _open(self, head: RequestHead, rest: bytes, reader: HeadReader) -> bytes:
         """Screen a request whose head is complete, then read its body or answer it; what is left of `rest`."""
         shared = self._shared
         self._head = head
@@ -161,11 +160,16 @@ class Connection(asyncio.Protocol):
         try:
             self._screened = shared.api.screen(head)
         except FailedError as error:
+            self._reader = None
             self._refuse(error.failure, keep=head.keep_alive and head.size == 0)
             return rest
-        if head.size == 0:
-            self._launch(None)
-            return rest
+        size = head.size
+        body = rest if len(rest) == size else rest[:size] if size >= 0 else b""
+        if not reader.pass_over(body):
+            self._reader = None
+        if size == 0 or is_whole(head, body, shared.limits.body_bytes, shared.held):
+            self._launch(body, None)
+            return rest[size:]
         now = shared.clock()
         self._intake = Intake(shared.held, shared.limits.body_bytes, head, now)
         self._phase = _BODY
@@ -175,10 +179,11 @@ class Connection(asyncio.Protocol):
         return rest
 
     def _take_body(self, data: bytes) -> bytes:
-        intake = cast("Intake", self._intake)
+        intake = self._intake
+        assert intake is not None
         used = intake.feed(data)
         if intake.done:
-            self._launch(intake)
+            self._launch(b"", intake)
         return data[used:]
 
     def _keep_for_later(self, data: bytes) -> None:
@@ -200,21 +205,27 @@ class Connection(asyncio.Protocol):
 
     # -- answering
 
-    def _launch(self, intake: Intake | None) -> None:
+    def _launch(self, body: bytes, intake: Intake | None) -> None:
+        """Hand a request on: with a body that is counted in `held`, or with one that `intake` holds."""
         shared = self._shared
         self._phase = _ANSWER
         self._intake = None
         self._motion = None
         shared.active += 1
-        down = self._down = HttpDownstream(self, self._head)
-        self._task = shared.loop.create_task(self._answer(down, intake))
+        head = self._head
+        assert head is not None
+        down = self._down = HttpDownstream(self, head.method == "HEAD", head.version == "1.0")
+        self._task = shared.loop.create_task(self._answer(head, down, body, intake))
 
-    async def _answer(self, down: HttpDownstream, intake: Intake | None) -> None:
-        head = cast("RequestHead", self._head)
+    async def _answer(
+        self, head: RequestHead, down: HttpDownstream, body: bytes, intake: Intake | None
+    ) -> None:
         shared = self._shared
         failure = _OUR_ERROR
+        taken = len(body)
         try:
-            body = b"" if intake is None else intake.whole() or await intake.unpacked(down)
+            if intake is not None:
+                body = intake.whole() or await intake.unpacked(down)
             if down.gone is None:
                 await shared.api.handle(head, self._screened, body, down)
         except FailedError as error:
@@ -224,6 +235,8 @@ class Connection(asyncio.Protocol):
         finally:
             if intake is not None:
                 intake.release()
+            else:
+                shared.held.give(taken)
             shared.active -= 1
             if not down.over:
                 self._fail(down, failure)
@@ -256,13 +269,10 @@ class Connection(asyncio.Protocol):
             self._close(linger=bool(self._pending) or self._reading_paused)
 
     def _wait_for_next(self) -> None:
-        now = self._shared.clock()
-        limits = self._shared.limits
         self._phase = _HEAD
         self._head = None
         self._motion = None
-        self._idle_until = now + limits.keep_alive_seconds
-        self.due = min(self._idle_until, now + limits.slow_client_seconds * _STEP)
+        self._idle_until = self.due = 0.0
 
     def _refuse(self, failure: Failure, *, keep: bool = False) -> None:
         """Answer without the API; unless `keep`, nothing that the client still sends is parsed."""
@@ -270,7 +280,10 @@ class Connection(asyncio.Protocol):
         refused[failure.fault] = refused.get(failure.fault, 0) + 1
         self._keep = keep and not self._shared.draining
         self._drop_request()
-        down = HttpDownstream(self, self._head)
+        head = self._head
+        down = HttpDownstream(
+            self, head is not None and head.method == "HEAD", head is not None and head.version == "1.0"
+        )
         self._fail(down, failure)
         self._screened = None
         if self._phase is _Phase.CLOSING:
@@ -282,14 +295,15 @@ class Connection(asyncio.Protocol):
 
     # -- what `HttpDownstream` asks for
 
-    def send(self, *pieces: bytes) -> None:
+    def send(self, data: bytes) -> None:
         """Write bytes now."""
-        if len(pieces) == 1:
-            self._sent += len(pieces[0])
-            self._transport.write(pieces[0])
-        else:
-            self._sent += sum(map(len, pieces))
-            self._transport.writelines(pieces)
+        self._sent += len(data)
+        self._transport.write(data)
+
+    def send_both(self, first: bytes, second: bytes) -> None:
+        """Write two buffers now; they leave together."""
+        self._sent += len(first) + len(second)
+        self._transport.writelines((first, second))
 
     def answer_lines(self, *, ends: bool = False) -> tuple[bytes, bytes]:
         """The Date and Connection lines; from here on it is decided whether the connection lives on."""
@@ -372,8 +386,8 @@ class Connection(asyncio.Protocol):
             self._refuse(Failure(Fault.SLOW_REQUEST))
         elif self._phase is _Phase.CLOSING:
             self._transport.abort()
-        elif now < self._idle_until:
-            self.due = self._idle_until
+        elif self._idle_until == 0.0:
+            self.due = self._idle_until = now + limits.keep_alive_seconds
         else:
             self._close(linger=False)
 

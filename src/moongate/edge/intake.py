@@ -17,6 +17,15 @@ _AT_ONCE = 65_536  # bytes unpacked on the loop; the rest of a larger body is un
 _STEP = 262_144
 
 
+def is_whole(head: RequestHead, body: bytes, most: int, held: Held) -> bool:
+    """Whether this is the body that `head` announced, to be taken as it is; it is counted in `held` then.
+
+    Most bodies come whole with their head, and need no `Intake`; whatever else is to be said of one, that says.
+    """
+    size = len(body)
+    return size == head.size <= most and b"content-encoding" not in head.headers and held.take(size)
+
+
 class Intake:
     """Takes the body that `head` announced, of at most `most` bytes packed and unpacked.
 
