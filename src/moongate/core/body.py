@@ -83,6 +83,10 @@ class RawBody:
     def __contains__(self, name: str) -> bool:
         return name in self._members
 
+    def lacks(self, names: frozenset[str]) -> bool:
+        """Whether none of these members is there."""
+        return names.isdisjoint(self._members)
+
     def items(self) -> Iterator[tuple[str, bytes]]:
         """Every member with its raw value, in the order they would be sent."""
         yield from self._earlier

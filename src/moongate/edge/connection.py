@@ -214,7 +214,7 @@ class Connection(asyncio.Protocol):
         shared.active += 1
         head = self._head
         assert head is not None
-        down = self._down = HttpDownstream(self, head.method == "HEAD", head.version == "1.0")
+        down = self._down = HttpDownstream(self, head)
         self._task = shared.loop.create_task(self._answer(head, down, body, intake))
 
     async def _answer(
@@ -280,10 +280,7 @@ class Connection(asyncio.Protocol):
         refused[failure.fault] = refused.get(failure.fault, 0) + 1
         self._keep = keep and not self._shared.draining
         self._drop_request()
-        head = self._head
-        down = HttpDownstream(
-            self, head is not None and head.method == "HEAD", head is not None and head.version == "1.0"
-        )
+        down = HttpDownstream(self, self._head)
         self._fail(down, failure)
         self._screened = None
         if self._phase is _Phase.CLOSING:

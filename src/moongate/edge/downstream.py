@@ -3,9 +3,8 @@
 import asyncio
 from typing import Final, Protocol
 
-import msgspec
-
 from moongate.core.faults import Fault
+from moongate.core.heads import RequestHead
 from moongate.core.wire import LAST_CHUNK, response, response_head
 from moongate.flow.downstream import Head, Watcher
 
@@ -34,7 +33,7 @@ class Wire(Protocol):
 _CHUNKED: Final = b"Transfer-Encoding: chunked\r\n"
 
 
-class HttpDownstream(msgspec.Struct, eq=False):
+class HttpDownstream:
     """One answer to one request; see `flow.downstream.Downstream` for what it promises.
 
     HEAD gets the headers of GET and no body. Streams are chunked for HTTP/1.1, each `write` one chunk, and delimited
@@ -42,15 +41,29 @@ class HttpDownstream(msgspec.Struct, eq=False):
     the watcher hears nothing more.
     """
 
-    _wire: Wire
-    _bodiless: bool = False  # the request was HEAD
-    _to_the_end: bool = False  # the request was HTTP/1.0
-    gone: Fault | None = None
-    started: bool = False
-    over: bool = False  # the answer is finished, cut, or wanted by nobody any more
-    _head: Head | None = None
-    _watcher: Watcher | None = None
-    _waiters: list[asyncio.Future[None]] = []
+    __slots__ = (
+        "_bodiless",
+        "_head",
+        "_to_the_end",
+        "_waiters",
+        "_watcher",
+        "_wire",
+        "gone",
+        "over",
+        "started",
+    )
+
+    def __init__(self, wire: Wire, request: RequestHead | None) -> None:
+        self.gone: Fault | None = None
+        self.started = False
+        self.over = False
+        """Whether the answer is finished, cut, or wanted by nobody any more."""
+        self._wire = wire
+        self._bodiless = request is not None and request.method == "HEAD"
+        self._to_the_end = request is not None and request.version == "1.0"
+        self._head: Head | None = None
+        self._watcher: Watcher | None = None
+        self._waiters: list[asyncio.Future[None]] | None = None
 
     @property
     def ready(self) -> bool:
@@ -127,11 +140,13 @@ class HttpDownstream(msgspec.Struct, eq=False):
         """Wait until `ready` or `gone`; at once when the answer is over."""
         while self._wire.write_paused and not self.over:
             waiter = asyncio.get_running_loop().create_future()
+            if self._waiters is None:
+                self._waiters = []
             self._waiters.append(waiter)
             try:
                 await waiter
             finally:
-                if waiter in self._waiters:
+                if self._waiters is not None and waiter in self._waiters:
                     self._waiters.remove(waiter)
 
     def resumed(self) -> None:
@@ -153,8 +168,8 @@ class HttpDownstream(msgspec.Struct, eq=False):
             self._watcher.downstream_gone()
 
     def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
+        waiters, self._waiters = self._waiters, None
+        for waiter in waiters or ():
             if not waiter.done():
                 waiter.set_result(None)
 

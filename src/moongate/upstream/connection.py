@@ -12,11 +12,11 @@ from typing import Final, Protocol, cast
 import httptools
 
 from moongate.core.faults import Fault, Reach
+from moongate.upstream.answer_heads import BadAnswerError, field_of, unpacker
 from moongate.upstream.exchange import Exchange
 from moongate.upstream.gunzip import BadGzipError, Gunzip
 from moongate.upstream.transport import Phase
 
-MOST_HEADER: Final = 16 * 1024
 MOST_HEAD: Final = 64 * 1024
 MOST_FIELDS: Final = 1000
 MOST_INTERIM: Final = 10
@@ -25,11 +25,9 @@ _SURELY_OPEN: Final = 0.02
 """Seconds since its last use for which the kernel is not asked: under load that question costs more than all else."""
 _SWITCHING: Final = 101
 _FIRST_FINAL: Final = 200
-_WATCHED: Final = frozenset((b"content-length", b"transfer-encoding", b"content-encoding"))
-
-
-class BadAnswerError(Exception):
-    """What came is no answer that HTTP/1.1 allows, or more of it than we take."""
+_VERSIONS: Final = ("1.1", "1.0")
+_CURRENT: Final = b"HTTP/1.1 "
+_END: Final = b"\r\n\r\n"
 
 
 class Stage(IntEnum):
@@ -44,6 +42,7 @@ class Stage(IntEnum):
 _HEAD: Final = Stage.HEAD
 _BODY: Final = Stage.BODY
 _WHOLE: Final = Stage.WHOLE
+_WRITE: Final = Phase.WRITE
 
 
 class Keeper(Protocol):
@@ -67,33 +66,28 @@ class Connection(asyncio.Protocol):
         self._sock = sock
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport
-        self._raw: asyncio.Transport
+        self._plain: asyncio.Transport
         self._exchange: Exchange | None = None
         self.is_gone = False
         self.is_feeding = False
         self.served = 0
         self.idle_since = 0.0
-        self._clear()
-
-    def _clear(self) -> None:
         self._stage = _HEAD
-        self._fields: list[tuple[bytes, bytes]] = []
+        self._raw = b""  # of the head that is coming
         self._silent = 0
         self._interim = 0
-        self._got_bytes = False
         self._moved = False
         self._keep = False
         self._is_framed = False
-        self._version = ""
         self._gunzip: Gunzip | None = None
 
     # -- life --
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the plain transport; over TLS `secure` brings the one to write to."""
-        self._raw = self._transport = cast("asyncio.Transport", transport)
+        self._plain = self._transport = cast("asyncio.Transport", transport)
         # what the kernel has not taken must show in `get_write_buffer_size` at once: reach depends on it
-        self._raw.set_write_buffer_limits(high=0)
+        self._plain.set_write_buffer_limits(high=0)
 
     def secure(self, transport: asyncio.Transport) -> None:
         """Take the transport that encrypts."""
@@ -113,7 +107,7 @@ class Connection(asyncio.Protocol):
         except OSError:
             return False
         # over TLS the bytes may be session tickets; plain ones nobody asked for
-        return bool(seen) and self._transport is not self._raw
+        return bool(seen) and self._transport is not self._plain
 
     def close(self) -> None:
         """Cut it at once, in whatever state. Idempotent."""
@@ -145,7 +139,11 @@ class Connection(asyncio.Protocol):
 
     def begin(self, exchange: Exchange, head: bytes, now: float) -> None:
         """Write the request of an exchange."""
-        self._clear()
+        self._stage = _HEAD
+        self._raw = b""
+        self._silent = self._interim = 0
+        self._moved = False
+        self._gunzip = None
         self._exchange = exchange
         exchange.carrier = self
         exchange.reused = self.served > 0
@@ -154,7 +152,7 @@ class Connection(asyncio.Protocol):
         exchange.sink.open(exchange)
         if exchange.is_over:
             return
-        exchange.phase = Phase.WRITE
+        exchange.phase = _WRITE
         transport = self._transport
         body = exchange.outbound.body
         if len(body) <= _JOINED_WRITE:
@@ -167,19 +165,19 @@ class Connection(asyncio.Protocol):
         # a transport that turns closing inside its first `write` got nothing accepted
         if transport.is_closing():
             return
-        waiting = self._waiting
+        waiting = transport.get_write_buffer_size() if transport is self._plain else self._waiting
         if waiting == 0:
             exchange.note_sent()
             return
-        if waiting < len(head) + len(body) or transport is not self._raw:
+        if waiting < len(head) + len(body) or transport is not self._plain:
             exchange.reach = Reach.PARTLY_SENT
         exchange.enter(Phase.WRITE)
 
     @property
     def _waiting(self) -> int:
         """Bytes that the kernel has not taken yet (over TLS: those of both layers)."""
-        size = self._raw.get_write_buffer_size()
-        return size if self._transport is self._raw else size + self._transport.get_write_buffer_size()
+        size = self._plain.get_write_buffer_size()
+        return size if self._transport is self._plain else size + self._transport.get_write_buffer_size()
 
     def resume_writing(self) -> None:
         """Note that nothing waits any more to be written."""
@@ -200,7 +198,8 @@ class Connection(asyncio.Protocol):
             self.close()
             return
         broken: BaseException | None = None
-        self._got_bytes = True
+        if self._stage is _HEAD:
+            self._raw = self._raw + data if self._raw else data
         self.is_feeding = True
         try:
             self._parser.feed_data(data)
@@ -279,6 +278,7 @@ class Connection(asyncio.Protocol):
         exchange = self._exchange
         if exchange is not None and self._stage is _BODY and not self._is_framed:
             self._stage = _WHOLE
+            self._keep = False
             exchange.framed = False
             self._finish(exchange)
 
@@ -296,7 +296,7 @@ class Connection(asyncio.Protocol):
         why = f"connection lost: {exc}" if exc is not None else "closed by upstream"
         if self._stage is _BODY:
             exchange.end(Fault.KIMI_STREAM_TRUNCATED, f"{why} within the body")
-        elif self._got_bytes:
+        elif self._raw:
             exchange.end(Fault.KIMI_STREAM_TRUNCATED, f"{why} within the head")
         elif exchange.reach is Reach.NOTHING_SENT and exchange.reused:
             exchange.end(Fault.KIMI_STALE_CONNECTION, f"{why} before the request")
@@ -310,47 +310,11 @@ class Connection(asyncio.Protocol):
         if self._stage is _WHOLE:
             raise BadAnswerError("another answer")
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Collect a header; those that come after the body are trailers, which nobody sees."""
-        self._fields.append((name, value))
-
-    def _head_of(self, fields: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        """Check sizes and framing, and lower the names."""
-        headers: list[tuple[bytes, bytes]] = []
-        size = 0
-        for mixed, value in fields:
-            name = mixed.lower()
-            length = len(name) + len(value)
-            size += length
-            if length > MOST_HEADER:
-                raise BadAnswerError(f"a header of more than {MOST_HEADER} bytes")
-            headers.append((name, value))
-            if name in _WATCHED:
-                self._watch(name, value)
-        if size > MOST_HEAD or len(headers) > MOST_FIELDS:
-            raise BadAnswerError(f"more than {MOST_HEAD} bytes or {MOST_FIELDS} headers")
-        return headers
-
-    def _watch(self, name: bytes, value: bytes) -> None:
-        if name == b"content-encoding":
-            coding = value.lower()
-            if coding in (b"gzip", b"x-gzip") and self._gunzip is None:
-                self._gunzip = Gunzip()
-            elif coding not in (b"identity", b""):
-                raise BadAnswerError(f"content coding {coding[:32]!r} that nobody asked for")
-        elif name == b"content-length":
-            self._is_framed = True
-        elif value.lower() != b"chunked" or self._is_framed or self._version == "1.0":
-            raise BadAnswerError(f"transfer coding {value[:32]!r}")
-        else:
-            self._is_framed = True
-
     def on_headers_complete(self) -> None:
         """Check the head and pass it on."""
         status = self._parser.get_status_code()
-        self._version = version = self._parser.get_http_version()
-        fields, self._fields = self._fields, []
-        if version not in ("1.1", "1.0") or not 100 <= status <= 599 or status == _SWITCHING:
+        lines, version = self._lines(status)
+        if version not in _VERSIONS or not 100 <= status <= 599 or status == _SWITCHING:
             raise BadAnswerError(f"HTTP/{version} {status}")
         if status < _FIRST_FINAL:
             self._interim += 1
@@ -360,12 +324,42 @@ class Connection(asyncio.Protocol):
         exchange = self._exchange
         if exchange is None:
             return
-        headers = self._head_of(fields)
+        headers = list(map(field_of, lines))
+        of_name = dict(headers)
+        self._is_framed = b"content-length" in of_name
+        if b"transfer-encoding" in of_name:
+            self._check_coding(headers, version)
+        if b"content-encoding" in of_name:
+            self._gunzip = unpacker(headers)
         exchange.note_head()
         self._stage = _BODY
         exchange.sink.head(status, headers)
         if exchange.outbound.method == b"HEAD":
             self._stage = _WHOLE  # the parser cannot know that no body follows, so the connection is not kept
+            self._keep = False
+
+    def _lines(self, status: int) -> tuple[list[bytes], str]:
+        """The header lines of the head that llhttp has just found whole and well-formed, and the HTTP version."""
+        raw = self._raw
+        version = "1.1"
+        if not raw.startswith(_CURRENT):
+            raw = raw.lstrip(b"\r\n")  # the parser passes over blank lines before an answer
+            version = self._parser.get_http_version()
+        end = raw.find(_END)
+        if end < 0:
+            raise BadAnswerError("a head without an end")
+        lines = raw[:end].split(b"\r\n")
+        self._raw = raw[end + 4 :] if status < _FIRST_FINAL else b""
+        del lines[0]
+        if len(lines) > MOST_FIELDS or end > MOST_HEAD:
+            raise BadAnswerError(f"more than {MOST_HEAD} bytes or {MOST_FIELDS} headers")
+        return lines, version
+
+    def _check_coding(self, headers: list[tuple[bytes, bytes]], version: str) -> None:
+        codings = [value for name, value in headers if name == b"transfer-encoding"]
+        if codings[0].lower() != b"chunked" or len(codings) > 1 or self._is_framed or version == "1.0":
+            raise BadAnswerError(f"transfer coding {b', '.join(codings)[:32]!r}")
+        self._is_framed = True
 
     def on_body(self, body: bytes) -> None:
         """Pass body bytes on."""
@@ -380,8 +374,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """Note the end of an answer, or of an interim one."""
-        if self._stage is _HEAD:  # a 1xx
-            self._got_bytes = False
+        if self._stage is _HEAD:  # a 1xx; what is left of `_raw` belongs to the next head
             self._moved = True
         else:
             self._stage = _WHOLE

@@ -44,6 +44,7 @@ class Dialect:
     `request_ids`, `trace_ids`: response headers, lower case, that hold the provider's own ids, best first.
     `account_headers`: response headers that tell whose account it is; they go nowhere, not even into the record.
     `takes_prompt_cache_key`: whether that member helps its prompt cache.
+    `members`: those that a call must lack to go out as it is.
     """
 
     name: str
@@ -60,7 +61,12 @@ class Dialect:
     trace_ids: tuple[bytes, ...] = ()
     account_headers: frozenset[bytes] = frozenset()
     takes_prompt_cache_key: bool = False
+    members: frozenset[str] = field(default=frozenset(), init=False)
     errors: tuple[Pattern, ...] = field(default=(), repr=False)
+
+    def __post_init__(self) -> None:
+        """Note which members of a call may have to be edited, whatever the call."""
+        object.__setattr__(self, "members", frozenset(("thinking", *(pin.member for pin in self.pinned))))
 
 
 def _text(pattern: str) -> re.Pattern[str]:

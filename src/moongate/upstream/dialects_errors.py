@@ -251,7 +251,10 @@ def provider_ids(dialect: Dialect, headers: Headers) -> tuple[str, str]:
 
 def _first_id(given: dict[bytes, bytes], names: Iterable[bytes]) -> str:
     for name in names:
-        value = given.get(name, b"").decode("latin-1").strip()
+        raw = given.get(name)
+        if raw is None:
+            continue
+        value = raw.decode("latin-1").strip()
         if value and value.isascii() and value.isprintable() and len(value) <= 128:
             return value
     return ""

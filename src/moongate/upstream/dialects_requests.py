@@ -42,8 +42,7 @@ def outbound_headers(
     """
     if not (request_id.isascii() and request_id.isprintable()):
         raise ValueError("a request id of unprintable characters")
-    value = request_id.encode("ascii")
-    lines = _prefix(dialect, key, header_names).replace(_HOLE, value)
+    lines = request_id.encode("ascii").join(_parts(dialect, key, header_names))
     for name, given in extra:
         if name.lower() in MAY_PASS:
             lines += header_line(name, given)
@@ -54,8 +53,8 @@ _HOLE: Final = b"\x00"
 
 
 @lru_cache(maxsize=1024)
-def _prefix(dialect: Dialect, key: str, header_names: tuple[str, ...]) -> bytes:
-    """What is the same for each attempt at a target, with a hole for the id; NUL stands in no header."""
+def _parts(dialect: Dialect, key: str, header_names: tuple[str, ...]) -> list[bytes]:
+    """What is the same for each attempt at a target, split where the id belongs; NUL stands in no header."""
     del dialect  # no provider needs other headers by now; the key of the cache may stay
     fixed = [
         (b"Content-Type", b"application/json"),
@@ -66,9 +65,10 @@ def _prefix(dialect: Dialect, key: str, header_names: tuple[str, ...]) -> bytes:
     if key:
         fixed.insert(0, (b"Authorization", b"Bearer " + key.encode("ascii")))
     lines = b"".join(header_line(name, value) for name, value in fixed)
-    return lines + b"".join(
+    lines += b"".join(
         header_line(name.encode("ascii"), b"").replace(b"\r\n", _HOLE + b"\r\n") for name in header_names
     )
+    return lines.split(_HOLE)
 
 
 def ask_for_usage(dialect: Dialect, body: RawBody) -> bool:

@@ -1,7 +1,6 @@
 """One target ready to be asked: transport, credential, dialect, and what a call becomes on its way there."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import msgspec
 
@@ -20,8 +19,7 @@ from moongate.upstream.transport import Headers, Outbound, Timeouts, Transport
 from moongate.world import World
 
 
-@dataclass(slots=True)
-class Prepared:
+class Prepared(msgspec.Struct):
     """A call as one target will get it.
 
     `edits` names every change to the client's body; `strip_usage`: we ask for the usage chunk, the client did not.
@@ -89,9 +87,7 @@ class Target:
         dialect, body = self._dialect, call.body
         if call.stream and not dialect.reports_usage:
             return False
-        if any(pin.member in body for pin in dialect.pinned):
-            return False
-        return "thinking" not in body
+        return body.lacks(dialect.members)
 
     def _edit(self, body: RawBody, call: Call, model: str) -> tuple[list[str], bool]:
         edits: list[str] = []

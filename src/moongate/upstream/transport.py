@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+import msgspec
+
 from moongate.core.faults import Fault, Reach
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -40,8 +42,7 @@ class Timeouts:
     total: float = 600.0
 
 
-@dataclass(slots=True)
-class Outbound:
+class Outbound(msgspec.Struct, gc=False):
     """One HTTP request, ready to be written; made for every attempt, so it is frozen by agreement only.
 
     `headers` are whole header lines without the final blank line and without Host, Content-Length and
@@ -85,8 +86,7 @@ class Sink(Protocol):
         """Take body bytes, decoded of transfer coding and of gzip, never empty."""
 
 
-@dataclass(slots=True)
-class Ended:
+class Ended(msgspec.Struct, gc=False):
     """How an exchange ended. `fault` None: the whole answer arrived with clean framing, or the sink cut it so.
 
     `reach` is as far as the transport can know: `nothing_sent` to `head`; that events were relayed the relay knows.
