@@ -301,3 +301,10 @@ def test_a_copy_is_edited_alone() -> None:
     assert body.data == b'{"model":"a","x":1,"x":2,"temperature":0}'
     assert body.edit("y", b"1")
     assert copy.get("y") is None
+
+
+def test_what_a_body_lacks() -> None:
+    body = RawBody(b'{"model":"k","n":1}')
+    assert body.lacks(frozenset(("stream", "stop")))
+    assert not body.lacks(frozenset(("stream", "n")))
+    assert body.lacks(frozenset())

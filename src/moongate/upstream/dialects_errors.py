@@ -246,15 +246,15 @@ def _printable(text: str) -> str:
 def provider_ids(dialect: Dialect, headers: Headers) -> tuple[str, str]:
     """The provider's own request id and trace id, as far as its answer holds them; what is no plain id is left out."""
     given = dict(headers)
-    return _first_id(given, dialect.request_ids), _first_id(given, dialect.trace_ids)
+    return _first_id(given, dialect.request_ids), _first_id(
+        given, dialect.trace_ids
+    ) if dialect.trace_ids else ""
 
 
 def _first_id(given: dict[bytes, bytes], names: Iterable[bytes]) -> str:
     for name in names:
-        raw = given.get(name)
-        if raw is None:
-            continue
-        value = raw.decode("latin-1").strip()
-        if value and value.isascii() and value.isprintable() and len(value) <= 128:
-            return value
+        if name in given:
+            value = given[name].decode("latin-1").strip()
+            if value and value.isascii() and value.isprintable() and len(value) <= 128:
+                return value
     return ""
