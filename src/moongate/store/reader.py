@@ -9,8 +9,8 @@ from moongate.store import frames
 from moongate.store.frames import Kind
 from moongate.store.owners import Segment
 
-PIECE: Final = 8 * 1024 * 1024
-"""Bytes read at once; more only where a damaged stretch is longer."""
+PIECE: Final = 1024 * 1024
+"""Bytes read at once; more only where a damaged stretch is longer. Larger ones cost more than they save: memory."""
 
 _RANKS: Final[dict[int, int]] = {
     Kind.RESERVED: 0,
@@ -21,6 +21,12 @@ _RANKS: Final[dict[int, int]] = {
 }
 OPEN_RANK: Final = 0
 RECOVERED_RANK: Final = 1
+
+_LONG_ARRAY: Final = b"\xdc"
+"""MessagePack's mark of an array of 16 to 65,535 members; two bytes of count follow, then the call id."""
+_SHORT_TEXT: Final = frozenset(bytes([mark]) for mark in range(0xA0, 0xA0 + 28 + 1))
+"""MessagePack's marks of texts up to 28 bytes: an id and its mark lie within `_ID`."""
+_ID: Final = slice(3, 3 + 1 + 28)
 
 
 class Entry(NamedTuple):
@@ -78,10 +84,7 @@ def read(segment: Segment, offset: int, sequence: int, *, final: bool, piece: in
         found, gaps, end = frames.scan(data, start, sequence)
     result = Piece(offset + end, sequence)
     damaged = {gap.end: gap.end - gap.start for gap in gaps}
-    for frame in found:
-        begin = frame.end - len(frame.payload) - frames.OVERHEAD
-        _note_hole(result, segment.path.name, frame, offset + begin, damaged.get(begin, 0))
-        _take(result, segment, frame, offset + begin)
+    _take_all(result, segment, offset, found, damaged)
     if whole and final and end < len(data):
         size = len(data) - end
         result.holes.append(Hole(segment.path.name, offset + end, size, 0, "cut or damaged end"))
@@ -100,6 +103,38 @@ def _load(segment: Segment, offset: int, size: int) -> tuple[bytes, bool]:
     return data, len(data) < size
 
 
+def _take_all(
+    result: Piece, segment: Segment, offset: int, found: list[frames.Frame], damaged: dict[int, int]
+) -> None:
+    """Take the frames; the last open word on a call that is closed in the same piece is never decoded."""
+    unclosed: dict[bytes, frames.Frame] = {}
+    sequence = result.sequence
+    for frame in found:
+        expected = sequence + 1
+        sequence, kind, payload, end = frame
+        if sequence != expected or damaged:
+            begin = end - len(payload) - frames.OVERHEAD
+            result.sequence = expected - 1
+            _note_hole(result, segment.path.name, frame, offset + begin, damaged.pop(begin, 0))
+            sequence = result.sequence
+        rank = _RANKS.get(kind)
+        call = payload[_ID]
+        if rank is None:
+            _check(segment, frame, result, offset)
+        elif payload[:1] != _LONG_ARRAY or call[:1] not in _SHORT_TEXT:
+            _take(result, segment, frame, offset, rank)
+        elif rank == OPEN_RANK:
+            if call in unclosed:
+                _take(result, segment, unclosed[call], offset, rank)
+            unclosed[call] = frame
+        elif _take(result, segment, frame, offset, rank) and call in unclosed:
+            del unclosed[call]
+            result.records += 1
+    result.sequence = sequence
+    for frame in unclosed.values():
+        _take(result, segment, frame, offset, OPEN_RANK)
+
+
 def _note_hole(result: Piece, name: str, frame: frames.Frame, begin: int, damaged: int) -> None:
     """Compare this frame's sequence with the one before; an OWNER frame repeats the last before it."""
     expected = result.sequence + (0 if frame.kind == Kind.OWNER else 1)
@@ -111,24 +146,34 @@ def _note_hole(result: Piece, name: str, frame: frames.Frame, begin: int, damage
         result.holes.append(Hole(name, begin, 0, missing, "records never written"))
 
 
-def _take(result: Piece, segment: Segment, frame: frames.Frame, begin: int) -> None:
-    """Keep the frame's word on its call if it is the newest; a kind from a later version is passed over."""
-    rank = _RANKS.get(frame.kind)
-    try:
-        if frame.kind == Kind.OWNER:
-            header = decode_owner(frame.payload)
-            if header.format > FORMAT:
-                raise FormatError(f"{segment.path.name} has format {header.format}; known is {FORMAT}")
-            return
-        if rank is None:
-            return
-        record = decode(frame.payload)
-    except RecordError as error:
-        size = len(frame.payload) + frames.OVERHEAD
-        result.holes.append(Hole(segment.path.name, begin, size, 1, f"not understood: {error}"))
+def _check(segment: Segment, frame: frames.Frame, result: Piece, offset: int) -> None:
+    """Look at a frame that is about no call; a kind from a later version is passed over."""
+    if frame.kind != Kind.OWNER:
         return
+    try:
+        header = decode_owner(frame.payload)
+    except RecordError as error:
+        result.holes.append(_unknown(segment, frame, offset, error))
+        return
+    if header.format > FORMAT:
+        raise FormatError(f"{segment.path.name} has format {header.format}; known is {FORMAT}")
+
+
+def _take(result: Piece, segment: Segment, frame: frames.Frame, offset: int, rank: int) -> bool:
+    """Keep the frame's word on its call if it is the newest. Returns whether it was understood."""
+    try:
+        record = decode(frame[2])
+    except RecordError as error:
+        result.holes.append(_unknown(segment, frame, offset, error))
+        return False
     result.records += 1
-    entry = Entry(rank, segment.owner, frame.sequence, record)
+    entry = Entry(rank, segment.owner, frame[0], record)
     known = result.latest.get(record.call_id)
     if known is None or entry[:3] >= known[:3]:
         result.latest[record.call_id] = entry
+    return True
+
+
+def _unknown(segment: Segment, frame: frames.Frame, offset: int, error: RecordError) -> Hole:
+    size = len(frame.payload) + frames.OVERHEAD
+    return Hole(segment.path.name, offset + frame.end - size, size, 1, f"not understood: {error}")
