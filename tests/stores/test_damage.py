@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -105,6 +106,47 @@ def test_what_cannot_be_understood_is_a_hole_and_what_is_from_a_later_version_is
     journal.close()
     assert folder.outcomes() == {"completed": 1}
     assert [(hole.missing, hole.what.partition(":")[0]) for hole in folder.holes()] == [(1, "not understood")]
+
+
+def test_a_closing_word_that_is_not_understood_leaves_the_open_one(
+    places: tuple[Path, Path], folder: Folder
+) -> None:
+    journal = Journal.open(places[0], OWNER)
+    record = sent(journal, "c1")
+    journal.append(Kind.CLOSED, encode(record)[:-1] + b"\x01", now=True)
+    journal.append(Kind.SENT, b"\xdc", now=True)
+    assert folder.outcomes() == {"open": 1}
+    assert [hole.missing for hole in folder.holes()] == [1, 1]
+    journal.close()
+
+
+def test_a_view_of_an_unknown_layout_is_moved_aside(places: tuple[Path, Path], folder: Folder) -> None:
+    journal = Journal.open(places[0], OWNER)
+    closed(journal, call("c1"))
+    journal.flush()
+    for number, layout in enumerate(("TABLE calls (call_id TEXT)", "TABLE records (call_id TEXT)"), 1):
+        places[1].unlink(missing_ok=True)
+        with sqlite3.connect(places[1]) as other:
+            other.execute(f"CREATE {layout}")
+        other.close()
+        assert folder.outcomes() == {"completed": 1}
+        assert Path(f"{places[1]}.corrupt-{number}").exists()
+        folder.close()
+    journal.close()
+
+
+def test_a_record_that_is_damaged_in_the_view_is_taken_from_the_journal_again(
+    places: tuple[Path, Path], folder: Folder
+) -> None:
+    journal = Journal.open(places[0], OWNER)
+    closed(journal, call("c1"))
+    journal.flush()
+    before = only(folder, "c1")
+    with sqlite3.connect(places[1]) as other:
+        other.execute("UPDATE records SET record = replace(record, '[', '{')")
+    other.close()
+    assert only(folder, "c1") == before
+    journal.close()
 
 
 def test_a_later_format_stays_unread_and_whole(places: tuple[Path, Path], folder: Folder) -> None:

@@ -1,10 +1,12 @@
 """The view shows exactly what the journals hold: one row a call, whatever happens to journals, view and readers."""
 
+import json
 import sqlite3
 import threading
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from moongate.core.ledger import State, broken_invariants
@@ -41,6 +43,27 @@ def test_it_is_found_by_every_name_it_has(places: tuple[Path, Path], folder: Fol
         assert only(folder, name).call_id == "c1"
     assert folder.find("") == []
     assert folder.find("nobody") == []
+
+
+def test_every_field_is_a_column(places: tuple[Path, Path], folder: Folder) -> None:
+    journal = Journal.open(places[0], OWNER)
+    record = close(call("c1", session="s1", stream=True, edits=["model"], retry_after=2.5, owner=OWNER))
+    journal.append(Kind.CLOSED, encode(record), now=True)
+    bare = call("c2", owner=OWNER)
+    bare.attempts = []
+    journal.append(Kind.CLOSED, encode(bare), now=True)
+    folder.fold()
+    fields = msgspec.structs.asdict(record)
+    (attempt,) = fields.pop("attempts")
+    fields["edits"] = '["model"]'
+    query = f"SELECT {', '.join(fields)} FROM calls WHERE call_id = 'c1'"  # noqa: S608 - names of fields
+    assert rows(places[1], query) == [tuple(fields.values())]
+    fields = msgspec.structs.asdict(attempt)
+    query = f"SELECT {', '.join(fields)}, call_id FROM attempts"  # noqa: S608 - names of fields
+    assert rows(places[1], query) == [(*fields.values(), "c1")]
+    joined = "SELECT call_id, a.attempt_id FROM calls c LEFT JOIN attempts a USING (call_id) ORDER BY 1"
+    assert rows(places[1], joined) == [("c1", "c1-1"), ("c2", None)]
+    journal.close()
 
 
 def test_an_open_call_is_seen_and_its_end_replaces_it(places: tuple[Path, Path], folder: Folder) -> None:
@@ -216,29 +239,37 @@ def test_nothing_to_fold_is_no_error(folder: Folder) -> None:
     assert folder.outcomes() == {}
 
 
-def test_a_view_of_an_older_version_gets_the_new_columns(places: tuple[Path, Path], folder: Folder) -> None:
+def test_records_of_other_versions_are_read_with_every_column(
+    places: tuple[Path, Path], folder: Folder
+) -> None:
     journal = Journal.open(places[0], OWNER)
     closed(journal, call("c1"))
     journal.close()
     folder.fold()
     folder.close()
     db = sqlite3.connect(places[1], isolation_level=None)
-    db.execute("ALTER TABLE calls DROP COLUMN retry_after")
-    db.execute("ALTER TABLE attempts DROP COLUMN reach")
-    db.execute("ALTER TABLE attempts ADD COLUMN from_the_future TEXT DEFAULT 'x'")
+    (text,) = db.execute("SELECT record FROM records").fetchone()
+    fields = json.loads(text)
+    older = json.dumps(fields[:-1]), json.dumps([*fields, "from the future"])
+    db.execute("DROP VIEW calls")
+    db.execute("CREATE VIEW calls AS SELECT call_id FROM records")
+    for text in older:
+        db.execute("UPDATE records SET record = ?", (text,))
+        assert only(folder, "c1").detail == ""
+        assert rows(places[1], "SELECT detail, owner FROM calls") == [("", OWNER)]
+        folder.close()
     db.close()
-    record = only(folder, "c1")
-    assert record.retry_after == -1.0
-    assert record.attempts[0].reach == ""
 
 
 def test_segments_and_rows_are_kept_as_long_as_told(places: tuple[Path, Path], folder: Folder) -> None:
     dead, alive = Journal.open(places[0], OWNER), Journal.open(places[0], LATER, segment_bytes=1000)
-    closed(dead, call("old"))
+    closed(dead, call("00000000dead"))
     dead.close()
     for number in range(9):
-        closed(alive, sent(alive, f"c{number}"))
-    sent(alive, "open")
+        record = call(f"00000000{number:04x}")
+        record.attempts[0].provider_request_id = f"msh-{number}"
+        closed(alive, record)
+    sent(alive, "00000000aaaa")
     now = time.time()
     assert folder.retire(now + 8 * DAY, row_days=1e6) == 0, "nothing is folded yet"
     folder.fold()
@@ -249,8 +280,12 @@ def test_segments_and_rows_are_kept_as_long_as_told(places: tuple[Path, Path], f
     assert len(owners.segments(places[0])[LATER]) == 1, "the one that is written stays"
     assert rows(places[1], "SELECT owner FROM checkpoints") == [(LATER,)]
     assert folder.outcomes() == {"completed": 10, "open": 1}
+    assert only(folder, "msh-3").call_id == "000000000003"
+    folder.retire(10 + 400 * DAY)
+    assert folder.outcomes() == {"completed": 1, "open": 1}, "one was made after ten seconds"
     folder.retire(1.0 + 401 * DAY)
     assert folder.outcomes() == {"open": 1}, "what runs is never forgotten"
+    assert rows(places[1], "SELECT * FROM provider_ids") == []
     assert folder.tally(0.0).reservations == 1
     alive.close()
     assert folder.fold().holes == []

@@ -1,62 +1,70 @@
 """The ledger's tables in SQLite: how words from the journals go in and how records come out.
 
-The columns of `calls` and `attempts` are the fields of `CallRecord` and `AttemptRecord`, in order, `edits`
-as JSON; `writer`, `sequence` and `rank` say which word of which journal a row stands for. Nothing here opens,
-commits or locks: `store/records` does.
+`records` has one row a call: the `CallRecord` as a JSON array, and beside it the fields by which calls are found,
+counted and summed up. People ask the views `calls` and `attempts`, whose columns are the fields of `CallRecord`
+and `AttemptRecord`, taken out of the JSON when they are asked for. (Columns of a table that are generated so would be
+computed whenever a row is written.) `writer`, `sequence` and `rank` say which word of which journal a row stands
+for. Nothing here opens, commits or locks: `store/records` does.
 """
 
-import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
-from operator import itemgetter
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from moongate.core.faults import FACTS, Fault
 from moongate.core.ledger import OPEN, Event, State, Tally, step
-from moongate.core.record import CRASHED, AttemptRecord, CallRecord, Outcome
-from moongate.store.reader import OPEN_RANK, RECOVERED_RANK, Entry, Hole
+from moongate.core.record import CRASHED, AttemptRecord, CallRecord, Outcome, call_id_of
+from moongate.store.database import LayoutError
+from moongate.store.reader import RECOVERED_RANK, Entry, Hole
 
 _LARGEST: Final = (1 << 63) - 1
-_EXTRA: Final = ("writer", "sequence", "rank")
+
+_KEPT: Final = (
+    "call_id", "request_id", "tenant", "session", "route", "model", "created", "outcome", "code",
+    "input", "output", "billed_micro", "currency",
+)  # fmt: skip
+"""Fields with a column of their own: each costs as much to write as the rest of the record together."""
+_WORD: Final = ("record", "writer", "sequence", "rank")
+_WRITTEN: Final = (*_KEPT, *_WORD)
+_ATTEMPTS_AT: Final = CallRecord.__struct_fields__.index("attempts")
 
 
-def _columns(kind: type[msgspec.Struct]) -> dict[str, str]:
-    """Each field's SQL type; numbers get an affinity so that sums are sums."""
-    affinity = {int: "INTEGER", bool: "INTEGER", float: "REAL", int | None: "INTEGER"}
+def _default(field: msgspec.structs.FieldInfo) -> str:
+    """What an older record without this field stands for, in SQL."""
+    value = field.default
+    if value is msgspec.NODEFAULT or value is None or field.default_factory is not msgspec.NODEFAULT:
+        return "NULL"
+    return (
+        f"'{value}'" if isinstance(value, str) else repr(float(value) if field.type is float else int(value))
+    )
+
+
+def _columns(kind: type[msgspec.Struct], source: str) -> dict[str, str]:
+    """How each field is computed from a record that is the JSON text `source`."""
     return {
-        field.name: affinity.get(field.type, "TEXT")
-        for field in msgspec.structs.fields(kind)
+        field.name: f"ifnull(json_extract({source}, '$[{place}]'), {_default(field)})"
+        for place, field in enumerate(msgspec.structs.fields(kind))
         if field.name != "attempts"
     }
 
 
-def _counts(kind: type[msgspec.Struct]) -> Callable[[Any], tuple[int, ...]]:
-    """Takes the whole numbers out of a record's fields."""
-    fields = msgspec.structs.fields(kind)
-    return itemgetter(*(place for place, field in enumerate(fields) if field.type is int))
+def _types(kind: type[msgspec.Struct]) -> dict[str, str]:
+    """Each field's SQL type; numbers get an affinity so that sums are sums."""
+    affinity = {int: "INTEGER", bool: "INTEGER", float: "REAL", int | None: "INTEGER"}
+    return {field.name: affinity.get(field.type, "TEXT") for field in msgspec.structs.fields(kind)}
 
 
-CALL_COLUMNS: Final = _columns(CallRecord)
-ATTEMPT_COLUMNS: Final = _columns(AttemptRecord)
-_ATTEMPTS_AT: Final = CallRecord.__struct_fields__.index("attempts")
-_EDITS_AT: Final = CallRecord.__struct_fields__.index("edits")
-_CALL_COUNTS: Final = _counts(CallRecord)
-_ATTEMPT_COUNTS: Final = _counts(AttemptRecord)
-_OWNER_AT: Final = CallRecord.__struct_fields__.index("owner") - 1  # once `attempts` is taken out
-
-
-def _table(name: str, columns: dict[str, str], more: str) -> str:
-    """The first column is the key."""
-    (key, *_), fields = columns, ", ".join(f"{column} {kind}" for column, kind in columns.items())
-    return f"CREATE TABLE IF NOT EXISTS {name} ({fields}, {more}, PRIMARY KEY ({key})) WITHOUT ROWID"
-
-
+_TYPES: Final = _types(CallRecord)
 _TABLES: Final = (
-    _table("calls", CALL_COLUMNS, "writer TEXT, sequence INTEGER, rank INTEGER"),
-    _table("attempts", ATTEMPT_COLUMNS, "call_id TEXT"),
+    (
+        f"CREATE TABLE IF NOT EXISTS records ({', '.join(f'{name} {_TYPES[name]}' for name in _KEPT)},"
+        " record TEXT, writer TEXT, sequence INTEGER, rank INTEGER, PRIMARY KEY (call_id))"
+    ),
+    "CREATE TABLE IF NOT EXISTS provider_ids (id TEXT, call_id TEXT, PRIMARY KEY (id, call_id)) WITHOUT ROWID",
     (
         "CREATE TABLE IF NOT EXISTS checkpoints (owner TEXT PRIMARY KEY, segment TEXT, offset INTEGER,"
         " sequence INTEGER, done INTEGER) WITHOUT ROWID"
@@ -67,102 +75,101 @@ _TABLES: Final = (
     ),
     "CREATE TABLE IF NOT EXISTS salvaged (name TEXT PRIMARY KEY) WITHOUT ROWID",
 )
+
+
+def _view(name: str, columns: dict[str, str], rest: str) -> str:
+    chosen = ", ".join(f"{value} AS {column}" for column, value in columns.items())
+    return f"CREATE VIEW {name} AS SELECT {chosen}, {rest}"
+
+
+_VIEWS: Final = {
+    "calls": _view(
+        "calls",
+        _columns(CallRecord, "record") | {name: name for name in _KEPT},
+        "writer, sequence, rank FROM records",
+    ),
+    "attempts": _view(
+        "attempts",
+        _columns(AttemptRecord, "attempt.value"),
+        f"call_id FROM records, json_each(record, '$[{_ATTEMPTS_AT}]') AS attempt",
+    ),
+}
 _INDEXES: Final = (
-    "calls_request ON calls (request_id)",
-    "calls_session ON calls (session) WHERE session <> ''",
-    "calls_created ON calls (created)",
-    "calls_open ON calls (writer) WHERE rank = 0",
-    "attempts_call ON attempts (call_id)",
-    "attempts_provider ON attempts (provider_request_id) WHERE provider_request_id <> ''",
-    "attempts_trace ON attempts (provider_trace_id) WHERE provider_trace_id <> ''",
+    "records_request ON records (request_id)",
+    "records_session ON records (session) WHERE session <> ''",
+    "records_open ON records (writer) WHERE rank = 0",
 )
 
 
 def create(db: sqlite3.Connection) -> None:
-    """Make what is missing: tables, columns for fields that came with a later version, indexes."""
+    """Make what is missing: tables, views with every field that this version knows, indexes.
+
+    Raises `LayoutError` where the tables are not such as this version can write.
+    """
+    kinds = dict(db.execute("SELECT name, type FROM sqlite_master WHERE name IN ('calls', 'attempts')"))
+    if "table" in kinds.values():
+        raise LayoutError("its tables are those of another version")
     for table in _TABLES:
         db.execute(table)
-    for name, columns in (("calls", CALL_COLUMNS), ("attempts", ATTEMPT_COLUMNS)):
-        there = {row[1] for row in db.execute(f"PRAGMA table_info({name})")}
-        for column, kind in columns.items():
-            if column not in there:
-                db.execute(f"ALTER TABLE {name} ADD COLUMN {column} {kind}")
+    there = {row[1] for row in db.execute("PRAGMA table_info(records)")}
+    if not there.issuperset(_WRITTEN):
+        raise LayoutError("its tables are those of another version")
+    for name, view in _VIEWS.items():
+        if db.execute("SELECT sql FROM sqlite_master WHERE name = ?", (name,)).fetchone() != (view,):
+            db.execute(f"DROP VIEW IF EXISTS {name}")
+            db.execute(view)
     for index in _INDEXES:
         db.execute(f"CREATE INDEX IF NOT EXISTS {index}")
 
 
-def _insert(verb: str, table: str, columns: list[str]) -> str:
-    marks = ", ".join("?" * len(columns))
-    return f"{verb} INTO {table} ({', '.join(columns)}) VALUES ({marks})"
-
-
-_CALL_INSERT: Final = (
-    _insert("INSERT", "calls", [*CALL_COLUMNS, *_EXTRA])
-    + " ON CONFLICT (call_id) DO UPDATE SET "
-    + ", ".join(f"{column} = excluded.{column}" for column in (*CALL_COLUMNS, *_EXTRA))
-    + " WHERE (excluded.rank, excluded.writer, excluded.sequence)"
-    + " > (calls.rank, calls.writer, calls.sequence)"
+_PUT: Final = (
+    f"INSERT INTO records ({', '.join(_WRITTEN)}) VALUES ({', '.join('?' * len(_WRITTEN))})"  # noqa: S608 - own words
+    f" ON CONFLICT (call_id) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _WRITTEN)}"
+    " WHERE (excluded.rank, excluded.writer, excluded.sequence)"
+    " > (records.rank, records.writer, records.sequence)"
 )
-_CALL_FRESH: Final = _insert("INSERT", "calls", [*CALL_COLUMNS, *_EXTRA])
-_AT_ONCE: Final = 500
-"""Calls looked up in one question: well below the number of marks that SQLite takes."""
-
-_ATTEMPT_INSERT: Final = _insert("INSERT OR REPLACE", "attempts", [*ATTEMPT_COLUMNS, "call_id"])
+_kept: Final = attrgetter(*_KEPT)
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder(CallRecord).decode
 
 
 def put(db: sqlite3.Connection, entries: Iterable[Entry]) -> int:
     """Take these words where they are newer than what is there; returns how many were."""
-    taken = 0
-    attempts: list[tuple[Any, ...]] = []
-    latest = list(entries)
-    while latest:
-        some, latest = latest[:_AT_ONCE], latest[_AT_ONCE:]
-        known = _known(db, [entry.record.call_id for entry in some])
-        fresh = {entry.record.call_id: entry for entry in some if entry.record.call_id not in known}
-        db.executemany(_CALL_FRESH, [_call_row(entry) for entry in fresh.values()])
-        newer = list(fresh.values())
-        for entry in some:
-            if (
-                entry is not fresh.get(entry.record.call_id)
-                and db.execute(_CALL_INSERT, _call_row(entry)).rowcount
-            ):
-                db.execute("DELETE FROM attempts WHERE call_id = ?", (entry.record.call_id,))
-                newer.append(entry)
-        attempts += [
-            (*_storable(a, _ATTEMPT_COUNTS), e.record.call_id) for e in newer for a in e.record.attempts
-        ]
-        taken += len(newer)
-    db.executemany(_ATTEMPT_INSERT, attempts)
+    words = list(entries)
+    before = db.total_changes
+    try:
+        db.executemany(_PUT, map(_row, words))
+    except OverflowError:  # those before the odd one are there already, and not taken twice
+        for word in words:
+            _bound(word.record)
+        db.executemany(_PUT, map(_row, words))
+    taken = db.total_changes - before
+    ids = [
+        (name, word.record.call_id)
+        for word in words
+        for attempt in word.record.attempts
+        for name in (attempt.provider_request_id, attempt.provider_trace_id)
+        if name
+    ]
+    db.executemany("INSERT OR IGNORE INTO provider_ids VALUES (?, ?)", ids)
     return taken
 
 
-def _known(db: sqlite3.Connection, call_ids: list[str]) -> set[str]:
-    """Which of these calls the view has already."""
-    query = f"SELECT call_id FROM calls WHERE call_id IN ({', '.join('?' * len(call_ids))})"  # noqa: S608 - marks only
-    return {row[0] for row in db.execute(query, call_ids)}
+def _row(entry: Entry) -> tuple[object, ...]:
+    rank, writer, sequence, record = entry
+    if not record.owner:
+        record.owner = writer
+    return (*_kept(record), _encode(record).decode(), writer, sequence, rank)
 
 
-def _call_row(entry: Entry) -> tuple[Any, ...]:
-    record = entry.record
-    row = list(_storable(record, _CALL_COUNTS))
-    row[_EDITS_AT] = json.dumps(record.edits) if record.edits else "[]"
-    del row[_ATTEMPTS_AT]
-    row[_OWNER_AT] = record.owner or entry.writer
-    return (*row, entry.writer, entry.sequence, entry.rank)
-
-
-def _storable(
-    record: CallRecord | AttemptRecord, counts: Callable[[Any], tuple[int, ...]]
-) -> tuple[Any, ...]:
-    """The fields; integers too large for SQLite become its largest: one odd record stops no fold."""
-    fields = msgspec.structs.astuple(record)
-    if max(counts(fields)) > _LARGEST or (_money(record) or 0) > _LARGEST:
-        return tuple(min(field, _LARGEST) if type(field) is int else field for field in fields)
-    return fields
-
-
-def _money(record: CallRecord | AttemptRecord) -> int | None:
-    return record.billed_micro if isinstance(record, CallRecord) else record.cost_micro
+def _bound(record: CallRecord | AttemptRecord) -> None:
+    """Make integers too large for SQLite its largest: one odd record stops no fold."""
+    for name in record.__struct_fields__:
+        value = getattr(record, name)
+        if isinstance(value, int) and value > _LARGEST:
+            setattr(record, name, _LARGEST)
+    for attempt in record.attempts if isinstance(record, CallRecord) else ():
+        _bound(attempt)
 
 
 def put_holes(db: sqlite3.Connection, holes: Iterable[Hole]) -> None:
@@ -176,67 +183,50 @@ def put_holes(db: sqlite3.Connection, holes: Iterable[Hole]) -> None:
 def close_orphans(db: sqlite3.Connection, writer: str) -> int:
     """Close what a dead owner left open; returns how many calls. A second time there is nothing to do."""
     code = FACTS[Fault.GATEWAY_ERROR].code
-    for state in sorted(OPEN):
-        db.execute(
-            "UPDATE attempts SET state = ?, cause = iif(cause = '', ?, cause), code = iif(code = '', ?, code)"
-            " WHERE state = ? AND call_id IN (SELECT call_id FROM calls WHERE writer = ? AND rank = ?)",
-            (step(state, Event.OWNER_DIED), CRASHED, code, state, writer, OPEN_RANK),
-        )
-    return db.execute(
-        "UPDATE calls SET outcome = ?, cause = ?, code = ?, rank = ?, billed_micro = ifnull(billed_micro, 0)"
-        " WHERE writer = ? AND rank = ?",
-        (Outcome.FAILED, CRASHED, code, RECOVERED_RANK, writer, OPEN_RANK),
-    ).rowcount
+    orphans = list(_entries(db, "writer = ? AND rank = 0", writer))
+    for entry in orphans:
+        record = entry.record
+        record.outcome, record.cause, record.code = Outcome.FAILED, CRASHED, code
+        record.billed_micro = record.billed_micro or 0
+        for attempt in record.attempts:
+            if attempt.state in OPEN:
+                attempt.state = step(State(attempt.state), Event.OWNER_DIED)
+                attempt.cause, attempt.code = attempt.cause or CRASHED, attempt.code or code
+    return put(db, [entry._replace(rank=RECOVERED_RANK) for entry in orphans])
 
 
-def _entries(db: sqlite3.Connection, query: str, values: tuple[Any, ...] = ()) -> Iterator[Entry]:
-    """The calls that this query on `calls` selects, each with its attempts."""
-    cursor = db.execute(query, values)
-    names = [column[0] for column in cursor.description]
-    for row in cursor:
-        fields = _present(names, row)
-        rank, writer, sequence = fields["rank"], fields["writer"], fields["sequence"]
-        fields = {name: value for name, value in fields.items() if name in CALL_COLUMNS}
-        fields["edits"] = json.loads(fields["edits"])
-        fields["stream"] = bool(fields["stream"])
-        fields["attempts"] = _attempts(db, fields["call_id"])
-        yield Entry(rank, writer, sequence, CallRecord(**fields))
-
-
-def _attempts(db: sqlite3.Connection, call_id: str) -> list[AttemptRecord]:
-    query = "SELECT * FROM attempts WHERE call_id = ? ORDER BY length(attempt_id), attempt_id"
-    cursor = db.execute(query, (call_id,))
-    names = [column[0] for column in cursor.description]
-    found: list[AttemptRecord] = []
-    for row in cursor:
-        fields = {name: value for name, value in _present(names, row).items() if name in ATTEMPT_COLUMNS}
-        fields["reused"] = bool(fields["reused"])
-        found.append(AttemptRecord(**fields))
-    return found
-
-
-def _present(names: list[str], row: tuple[Any, ...]) -> dict[str, Any]:
-    """What the row holds; a column that was added after it was written takes the field's default."""
-    return {name: value for name, value in zip(names, row, strict=True) if value is not None}
+def _entries(db: sqlite3.Connection, condition: str, *values: object) -> Iterator[Entry]:
+    """The calls for which this condition holds. One whose record is damaged raises `LayoutError`."""
+    query = f"SELECT rank, writer, sequence, record FROM records WHERE {condition}"  # noqa: S608 - own words
+    for rank, writer, sequence, text in db.execute(query, values):
+        try:
+            yield Entry(rank, writer, sequence, _decode(text))
+        except (msgspec.DecodeError, TypeError) as error:
+            raise LayoutError(f"a record cannot be read: {error}") from error
 
 
 _FIND: Final = (
-    "SELECT * FROM calls WHERE call_id = ?1 OR request_id = ?1 OR (session = ?1 AND session <> '')"
-    " OR call_id IN (SELECT call_id FROM attempts WHERE attempt_id = ?1"
-    " UNION SELECT call_id FROM attempts WHERE provider_request_id = ?1 AND provider_request_id <> ''"
-    " UNION SELECT call_id FROM attempts WHERE provider_trace_id = ?1 AND provider_trace_id <> '')"
-    " ORDER BY call_id"
+    "call_id IN (?1, ?2) OR request_id = ?1 OR (session = ?1 AND session <> '')"
+    " OR call_id IN (SELECT call_id FROM provider_ids WHERE id = ?1) ORDER BY call_id"
 )
 
 
 def find(db: sqlite3.Connection, name: str) -> list[CallRecord]:
     """The calls that bear this name: call, request, session, attempt or one of the provider's ids."""
-    return [entry.record for entry in _entries(db, _FIND, (name,))] if name else []
+    found = [entry.record for entry in _entries(db, _FIND, name, call_id_of(name))] if name else []
+    return [record for record in found if name in _names(record)]
+
+
+def _names(record: CallRecord) -> set[str]:
+    names = {record.call_id, record.request_id, record.session}
+    for attempt in record.attempts:
+        names |= {attempt.attempt_id, attempt.provider_request_id, attempt.provider_trace_id}
+    return names
 
 
 def outcomes(db: sqlite3.Connection) -> dict[str, int]:
     """How many calls ended how; those that still run under `open`."""
-    return dict(db.execute("SELECT iif(outcome = '', 'open', outcome), count(*) FROM calls GROUP BY 1"))
+    return dict(db.execute("SELECT iif(outcome = '', 'open', outcome), count(*) FROM records GROUP BY 1"))
 
 
 def holes(db: sqlite3.Connection) -> list[Hole]:
@@ -254,7 +244,7 @@ _UNPRICED: Final = (
     "SELECT count(*) FROM attempts"
     " WHERE state IN ('settled', 'settled_est') AND cost_micro IS NULL AND input + output > 0"
 )
-_UNCLOSED: Final = "SELECT count(*) FROM calls WHERE writer = ? AND rank = 0"
+_UNCLOSED: Final = "SELECT count(*) FROM records WHERE writer = ? AND rank = 0"
 
 
 def tally(db: sqlite3.Connection, now: float, dead: Iterable[str]) -> Tally:
@@ -276,14 +266,23 @@ def tally(db: sqlite3.Connection, now: float, dead: Iterable[str]) -> Tally:
     )
 
 
+_OLD: Final = "SELECT call_id FROM records WHERE call_id < ? AND outcome <> ''"
+
+
 def forget(db: sqlite3.Connection, before: float) -> None:
-    """Delete calls that were made before this moment (wall-clock seconds) and have ended."""
-    db.execute(
-        "DELETE FROM attempts WHERE call_id IN"
-        " (SELECT call_id FROM calls WHERE created < ? AND outcome <> '')",
-        (before,),
-    )
-    db.execute("DELETE FROM calls WHERE created < ? AND outcome <> ''", (before,))
+    """Delete calls that were made before this moment (wall-clock seconds) and have ended.
+
+    Call ids begin with the milliseconds of their making as 12 hexadecimal digits (`World.new_id`), so that the
+    old ones lie together and need no search.
+    """
+    oldest = f"{max(int(before * 1000), 0):012x}"
+    for name in ("provider_request_id", "provider_trace_id"):
+        db.execute(
+            f"DELETE FROM provider_ids WHERE (id, call_id) IN"  # noqa: S608 - own words
+            f" (SELECT {name}, call_id FROM attempts WHERE call_id IN ({_OLD}))",
+            (oldest,),
+        )
+    db.execute(f"DELETE FROM records WHERE call_id IN ({_OLD})", (oldest,))  # noqa: S608 - own words
 
 
 def has_salvaged(db: sqlite3.Connection, asides: Iterable[Path]) -> bool:
@@ -300,15 +299,14 @@ def salvage(db: sqlite3.Connection, aside: Path) -> int:
         return 0
     taken = 0
     for order in ("ASC", "DESC"):
-        query = f"SELECT * FROM calls WHERE rank > 0 ORDER BY call_id {order}"  # noqa: S608 - own words
-        taken += sum(put(db, [entry]) for entry in _readable(aside, query))
+        taken += sum(put(db, [entry]) for entry in _readable(aside, f"rank > 0 ORDER BY rowid {order}"))
     return taken
 
 
-def _readable(aside: Path, query: str) -> Iterator[Entry]:
-    """The calls that the query selects, up to the first that cannot be read."""
+def _readable(aside: Path, condition: str) -> Iterator[Entry]:
+    """The calls for which the condition holds, up to the first that cannot be read."""
     old = sqlite3.connect(aside)
-    entries = _entries(old, query)
+    entries = _entries(old, condition)
     try:
         while True:
             try:
