@@ -76,9 +76,11 @@ def _supervise(config: str | None, flags: Mapping[str, str], *, demo: bool) -> i
     from moongate import supervisor  # noqa: PLC0415 - what only the server needs
     from moongate.chores import Chore  # noqa: PLC0415 - the same
     from moongate.core.mistakes import SettingsError  # noqa: PLC0415 - the same
+    from moongate.ops.log import set_up  # noqa: PLC0415 - the same
     from moongate.store.control import ControlStore  # noqa: PLC0415 - the same
     from moongate.store.records import Folder  # noqa: PLC0415 - the same
     from moongate.store.settings_file import load_file  # noqa: PLC0415 - the same
+    from moongate.upkeep import Upkeep  # noqa: PLC0415 - the same
     from moongate.world import RealWorld  # noqa: PLC0415 - the same
 
     world = RealWorld()
@@ -94,17 +96,11 @@ def _supervise(config: str | None, flags: Mapping[str, str], *, demo: bool) -> i
     if demo:
         _greet(settings, _demo_key(control, world))
     folder = Folder(state / "journal", state / "ledger.db")
-    folder.fold()  # what dead owners left open is closed before any worker is ready
-    chores = [
-        Chore("fold", 1.0, folder.fold),
-        Chore(
-            "retire",
-            3600.0,
-            lambda: folder.retire(
-                world.wall(), segment_days=settings.ledger.segment_days, row_days=settings.ledger.row_days
-            ),
-        ),
-    ]
+    days = settings.ledger
+    upkeep = Upkeep(folder, world, segment_days=days.segment_days, row_days=days.row_days)
+    set_up()
+    upkeep.fold()  # what dead owners left open is closed before any worker is ready
+    chores = [Chore("ledger", 1.0, upkeep.act)]
     return supervisor.run(settings, control, world, chores=chores)
 
 
