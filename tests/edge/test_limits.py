@@ -55,6 +55,7 @@ def test_bodies_are_counted_while_reading(loop: str) -> None:
         async with serving(body_bytes=1000, held_bytes=1500) as stage:
             chunked = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
             assert statuses(await stage.ask(chunked + b"3e8\r\n" + b"x" * 1000 + b"\r\n1\r\nx\r\n")) == [413]
+            assert statuses(await stage.ask(post(b"x" * 1001))) == [413]
             assert statuses(await stage.ask(post(b"x" * 1000, b"Connection: close\r\n"))) == [200]
             assert stage.held.used == 0
             first = await stage.client()

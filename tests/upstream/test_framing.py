@@ -95,6 +95,10 @@ GOOD = {
     "trailers": (CHUNKED + b"5\r\nhello\r\n0\r\nX-Api-Key: x\r\nX: y\r\n\r\n", b"hello"),
     "coding in capitals": (OK + b"TRANSFER-ENCODING: Chunked\r\n\r\n1\r\na\r\n0\r\n\r\n", b"a"),
     "no reason": (b"HTTP/1.1 200\r\n" + EMPTY, b""),
+    "blank lines before": (
+        b"\r\n\r\n" + OK + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%b" % (len(PACKED), PACKED),
+        b"hello" * 100,
+    ),
     "1.0 with length": (b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\na", b"a"),
     "ten interim answers": (b"HTTP/1.1 103 Early Hints\r\nX: y\r\n\r\n" * 10 + OK + EMPTY, b""),
     "interim, then gzip": (b"HTTP/1.1 100 Continue\r\n\r\n" + gzipped(PACKED), b"hello" * 100),

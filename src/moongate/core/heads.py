@@ -113,13 +113,12 @@ class HeadReader:
     another, as long as `pass_over` tells it of the body between them.
     """
 
-    __slots__ = ("_field_bytes", "_half_line", "_head_bytes", "_open", "_parser", "_raw", "_upgrades", "head")
+    __slots__ = ("_field_bytes", "_half_line", "_head_bytes", "_open", "_parser", "_raw", "head")
 
     def __init__(self, field_bytes: int, head_bytes: int) -> None:
         self._field_bytes = field_bytes
         self._head_bytes = head_bytes
         self._half_line = False
-        self._upgrades = False
         self._raw = b""
         # emptied by the parser at a head's end: a list's own method is cheaper than one of ours, and makes no cycle
         self._open = [True]
@@ -177,7 +176,6 @@ class HeadReader:
         if (
             head is None
             or head.size != len(body)
-            or self._upgrades
             or not head.keep_alive
             or head.headers.get(b"connection", b"keep-alive") != b"keep-alive"
         ):
@@ -210,7 +208,6 @@ class HeadReader:
         try:
             self._parser.feed_data(piece)
         except httptools.HttpParserUpgrade as upgrade:  # an offer that we ignore (RFC 9110 section 7.8)
-            self._upgrades = True
             judged = upgrade.args[0]
         except httptools.HttpParserError as error:
             raise bad_request(str(error)) from None

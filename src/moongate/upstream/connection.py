@@ -140,7 +140,6 @@ class Connection(asyncio.Protocol):
     def begin(self, exchange: Exchange, head: bytes, now: float) -> None:
         """Write the request of an exchange."""
         self._stage = _HEAD
-        self._raw = b""
         self._silent = self._interim = 0
         self._moved = False
         self._gunzip = None
