@@ -73,14 +73,14 @@ def serve(argv: Sequence[str]) -> int:
 
 
 def _supervise(config: str | None, flags: Mapping[str, str], *, demo: bool) -> int:
-    from moongate import supervisor  # noqa: PLC0415 - what only the server needs
-    from moongate.chores import Chore  # noqa: PLC0415 - the same
     from moongate.core.mistakes import SettingsError  # noqa: PLC0415 - the same
     from moongate.ops.log import set_up  # noqa: PLC0415 - the same
+    from moongate.processes import supervisor  # noqa: PLC0415 - what only the server needs
+    from moongate.processes.chores import Chore  # noqa: PLC0415 - the same
+    from moongate.processes.upkeep import Upkeep  # noqa: PLC0415 - the same
     from moongate.store.control import ControlStore  # noqa: PLC0415 - the same
     from moongate.store.records import Folder  # noqa: PLC0415 - the same
     from moongate.store.settings_file import load_file  # noqa: PLC0415 - the same
-    from moongate.upkeep import Upkeep  # noqa: PLC0415 - the same
     from moongate.world import RealWorld  # noqa: PLC0415 - the same
 
     world = RealWorld()
@@ -122,7 +122,7 @@ def _greet(settings: "Settings", key: str) -> None:
 
 
 def _worker(argv: Sequence[str]) -> int:
-    from moongate import worker  # noqa: PLC0415 - the data plane: for worker processes
+    from moongate.processes import worker  # noqa: PLC0415 - the data plane: for worker processes
 
     return worker.main(argv)
 

@@ -27,8 +27,7 @@ ROOMS = {
     "moongate.flow": ("flow", 3),
     "moongate.edge": ("edge", 4),
     "moongate.app": ("app", 5),
-    "moongate.supervisor": ("app", 5),
-    "moongate.worker": ("app", 5),
+    "moongate.processes": ("app", 5),
     "moongate.cli": ("cli", 6),
     "moongate.__main__": ("cli", 6),
 }

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from moongate import channel
-from moongate.channel import Channel, Control, Drain, Hello, Message, Reception, Scrape, State
+from moongate.processes import channel
+from moongate.processes.channel import Channel, Control, Drain, Hello, Message, Reception, Scrape, State
 
 
 class Ear:

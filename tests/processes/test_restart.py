@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from moongate.slots import pause_before_start
+from moongate.processes.slots import pause_before_start
 from tests.processes.house import Gateway, Load, eventually, is_alive
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from moongate import listening
 from moongate.core.addresses import Url
 from moongate.core.secret import Secret
 from moongate.core.settings import Settings, Target
 from moongate.ops.masked import masked
-from moongate.slots import Heritage, born, write_down, written_down
-from moongate.state_lock import StateLock, StateLockedError, is_held_by
+from moongate.processes import listening
+from moongate.processes.slots import Heritage, born, write_down, written_down
+from moongate.processes.state_lock import StateLock, StateLockedError, is_held_by
 
 
 def test_one_at_a_time(tmp_path: Path) -> None:
@@ -26,7 +26,9 @@ def test_one_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_dead_holder_holds_nothing(tmp_path: Path) -> None:
-    program = "import sys, os; from pathlib import Path; from moongate.state_lock import StateLock\n"
+    program = (
+        "import sys, os; from pathlib import Path; from moongate.processes.state_lock import StateLock\n"
+    )
     program += f"StateLock.take(Path({str(tmp_path)!r})); os.kill(os.getpid(), 9)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -9
     StateLock.take(tmp_path).release()

@@ -5,10 +5,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from moongate import channel, worker
-from moongate.channel import Channel, Hello, Message, Reception, Welcome
-from moongate.state_lock import StateLock
-from moongate.worker import NEVER_WELCOME, Birth, Worker
+from moongate.processes import channel, worker
+from moongate.processes.channel import Channel, Hello, Message, Reception, Welcome
+from moongate.processes.state_lock import StateLock
+from moongate.processes.worker import NEVER_WELCOME, Birth, Worker
 from moongate.world import RealWorld
 from tests.processes.toy import build
 

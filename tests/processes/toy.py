@@ -15,14 +15,14 @@ from time import sleep
 
 import msgspec
 
-from moongate import supervisor, worker
-from moongate.chores import Chore
 from moongate.core.addresses import Address, Url
 from moongate.core.record import CallRecord
 from moongate.core.secret import Secret
 from moongate.core.settings import Admin, Drain, HealthChecks, Settings, Target
 from moongate.ops.health import healthz, livez, readyz
 from moongate.ops.metrics import CallMetrics, Row
+from moongate.processes import supervisor, worker
+from moongate.processes.chores import Chore
 from moongate.world import RealWorld, World
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from moongate.processes.upkeep import RETIRE_SECONDS, Upkeep
 from moongate.store import owners
 from moongate.store.frames import Kind
 from moongate.store.journal import Journal
 from moongate.store.records import DAY, Folder
-from moongate.upkeep import RETIRE_SECONDS, Upkeep
 from moongate.world import RealWorld
 from tests.stores.journals import LATER, OWNER, call, closed, rows, sent
 
@@ -38,7 +38,7 @@ def upkeep(folder: Folder, world: At) -> Upkeep:
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
     monkeypatch.setattr(logging.getLogger("moongate"), "propagate", True)
-    caplog.set_level(logging.INFO, "moongate.upkeep")
+    caplog.set_level(logging.INFO, "moongate.processes.upkeep")
     return caplog
 
 

@@ -19,12 +19,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from moongate import __version__, channel, heirloom, listening
-from moongate.channel import Checks, Control, Drain, Reception, Scrape, Snapshot, Welcome
-from moongate.chores import Chore, Chores
+from moongate import __version__
 from moongate.core.settings import Settings
-from moongate.fleet import WORKERS_FILE, Fleet, Terms
-from moongate.heirloom import Heirloom
 from moongate.ops import log as ops_log
 from moongate.ops.health import OK, all_off
 from moongate.ops.house import WorkerView
@@ -32,8 +28,13 @@ from moongate.ops.masked import masked
 from moongate.ops.metrics import Row
 from moongate.ops.totals import Totals
 from moongate.ops.upstreams import Attempts, Watch
-from moongate.slots import Process
-from moongate.state_lock import StateLock, StateLockedError
+from moongate.processes import channel, heirloom, listening
+from moongate.processes.channel import Checks, Control, Drain, Reception, Scrape, Snapshot, Welcome
+from moongate.processes.chores import Chore, Chores
+from moongate.processes.fleet import WORKERS_FILE, Fleet, Terms
+from moongate.processes.heirloom import Heirloom
+from moongate.processes.slots import Process
+from moongate.processes.state_lock import StateLock, StateLockedError
 from moongate.upstream.probes import Look, look_at
 from moongate.world import World
 

@@ -17,10 +17,10 @@ from typing import Final, Protocol
 
 import msgspec
 
-from moongate import listening
-from moongate.channel import Channel, Drain, Hello, Message, Refused, Snapshot, State, Welcome
 from moongate.core.faults import Fault
-from moongate.slots import (
+from moongate.processes import listening
+from moongate.processes.channel import Channel, Drain, Hello, Message, Refused, Snapshot, State, Welcome
+from moongate.processes.slots import (
     LONG_LIVED,
     Heritage,
     Process,
@@ -31,8 +31,8 @@ from moongate.slots import (
     write_down,
     written_down,
 )
-from moongate.stand_in import StandIn
-from moongate.worker import Birth, settings_digest
+from moongate.processes.stand_in import StandIn
+from moongate.processes.worker import Birth, settings_digest
 from moongate.world import World
 
 WORKERS_FILE: Final = "workers.json"

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from moongate.ops.metrics import Row
-from moongate.slots import Heritage
+from moongate.processes.slots import Heritage
 
 _VARIABLE: Final = "MOONGATE_HEIRLOOM"
 

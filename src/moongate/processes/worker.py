@@ -19,7 +19,9 @@ from typing import Final, Protocol
 import msgspec
 
 from moongate import __version__
-from moongate.channel import (
+from moongate.ops import log
+from moongate.ops.metrics import Cells, Row
+from moongate.processes.channel import (
     Channel,
     Checks,
     Control,
@@ -33,9 +35,7 @@ from moongate.channel import (
     Welcome,
     connect,
 )
-from moongate.ops import log
-from moongate.ops.metrics import Cells, Row
-from moongate.state_lock import is_held_by
+from moongate.processes.state_lock import is_held_by
 from moongate.world import RealWorld, World
 
 ORPHAN_SECONDS: Final = 10.0

@@ -11,10 +11,10 @@ from typing import Final
 
 import msgspec
 
-from moongate.channel import Channel, Message, State
-from moongate.listening import Pair, shown
 from moongate.ops.house import WorkerView
-from moongate.stand_in import StandIn
+from moongate.processes.channel import Channel, Message, State
+from moongate.processes.listening import Pair, shown
+from moongate.processes.stand_in import StandIn
 
 LONG_LIVED: Final = 10.0
 """Seconds; a worker that dies sooner after its start dies early."""
