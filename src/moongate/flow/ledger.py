@@ -108,7 +108,7 @@ class Entry:
         self.record.attempts = [*attempts, attempt]
         self.record.edits = prepared.edits
         try:
-            self._ledger.journal.append(Kind.SENT, encode(self.record), now=True)
+            await self._ledger.journal.append_with_others(Kind.SENT, encode(self.record))
             if self._ledger.journal.syncs:
                 await self._ledger.journal.durable()
         except JournalError as error:

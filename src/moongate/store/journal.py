@@ -63,6 +63,7 @@ class Journal:
         self._sequence = 0
         self._pending: list[bytes] = []
         self._pending_bytes = 0
+        self._together: list[tuple[int, bytes, asyncio.Future[None]]] = []
         self._soon: asyncio.Handle | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._writable = True
@@ -142,6 +143,41 @@ class Journal:
             self._pending_bytes += len(frame)
             if self._soon is None and self._loop is not None:
                 self._soon = self._loop.call_soon(self.flush)
+
+    async def append_with_others(self, kind: int, payload: bytes) -> None:
+        """Take one record and return once it is written, in one write with all others of this loop turn.
+
+        Raises `JournalError` if it could not be written: what it stands for must not be done. It may still be written
+        once the disk is well again, so whoever asked must append how that ended.
+        """
+        assert self._loop is not None
+        written = self._loop.create_future()
+        self._together.append((kind, payload, written))
+        if len(self._together) == 1:
+            self._loop.call_soon(self._write_together)
+        await written
+
+    def _write_together(self) -> None:
+        together, self._together = self._together, []
+        lost: list[asyncio.Future[None]] = []
+        for kind, payload, written in together[:-1]:
+            before = self.lost
+            self.append(kind, payload, now=False)
+            if self.lost != before:
+                lost.append(written)
+        error: JournalError | None = None
+        try:
+            kind, payload, _ = together[-1]
+            self.append(kind, payload, now=True)
+        except JournalError as raised:
+            error = raised
+        for _, _, written in together:
+            if written.done():  # whoever waited was cancelled
+                continue
+            if error is not None or written in lost:
+                written.set_exception(error or JournalError("the journal holds as much as it can"))
+            else:
+                written.set_result(None)
 
     def flush(self) -> None:
         """Write what is pending now. Never raises: a failure shows in `available` and is tried again."""
