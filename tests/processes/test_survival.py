@@ -24,7 +24,7 @@ def test_a_new_supervisor_takes_living_workers_over_and_no_call_is_lost(tmp_path
         os.kill(killed, signal.SIGKILL)
         eventually(lambda: gateway.serving_pid(0) != killed)
         gateway.signal(signal.SIGTERM)
-        assert gateway.supervisor.wait(20) == 0
+        assert gateway.supervisor.wait(20) == 0, gateway.log
         assert not [pid for pid in before if is_alive(pid)]
 
 
@@ -57,7 +57,7 @@ def test_sigusr2_replaces_the_supervisor_under_load_and_no_call_is_lost(tmp_path
         assert gateway.supervisor.poll() is None
         assert gateway.log.count("re-executing") == 2
         gateway.signal(signal.SIGTERM)
-        assert gateway.supervisor.wait(20) == 0
+        assert gateway.supervisor.wait(20) == 0, gateway.log
 
 
 def test_counters_never_go_back_when_the_supervisor_replaces_itself(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_sigterm_that_comes_while_the_supervisor_replaces_itself_is_not_lost(t
         eventually(lambda: "re-executing" in gateway.log)
         time.sleep(0.2)
         gateway.signal(signal.SIGTERM)
-        assert gateway.supervisor.wait(10) == 0
+        assert gateway.supervisor.wait(10) == 0, gateway.log
         assert not is_alive(worker)
 
 

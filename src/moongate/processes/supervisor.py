@@ -174,11 +174,18 @@ class Supervisor:
         reception.close()
         if not ends:
             return self._heirloom(sock, admin_sock)
-        for name in (self._fleet.terms.channel.name, WORKERS_FILE, _ADDRESSES_FILE):
-            (self._run_folder / name).unlink(missing_ok=True)
         sock.close()
         admin_sock.close()
+        self._sweep_up()
         return None
+
+    def _sweep_up(self) -> None:
+        """Leave no files behind; where that cannot be, the next start does it: the end was clean all the same."""
+        for name in (self._fleet.terms.channel.name, WORKERS_FILE, _ADDRESSES_FILE):
+            try:
+                (self._run_folder / name).unlink(missing_ok=True)
+            except OSError as error:
+                log.warning("%s stays behind: %s", self._run_folder / name, error)
 
     async def _take_places(self, inherited: Heirloom | None) -> socket.socket:
         """Have every slot's sockets and the admin's: inherited, taken over from living workers, or bound."""
