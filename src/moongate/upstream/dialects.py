@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from moongate.core.faults import Fault
+from moongate.core.resume import Means
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,7 @@ class Dialect:
 
     `reports_usage`: usage comes unasked in a stream; else `stream_options.include_usage` must ask for it.
     `thinking_on`, `thinking_off`: the top-level member and raw value that switch thinking, empty if there is none.
-    `partial_message`, `partial_call`: members, with raw values, that the last message and the call need so that the
-    model continues that message; `partial_excludes_prefix`: the answer then comes without what was given.
+    `resume`: how it is asked to go on with an answer that broke off, None where it cannot.
     `request_ids`, `trace_ids`: response headers, lower case, that hold the provider's own ids, best first.
     `account_headers`: response headers that tell whose account it is; they go nowhere, not even into the record.
     `takes_prompt_cache_key`: whether that member helps its prompt cache.
@@ -51,9 +51,7 @@ class Dialect:
     reports_usage: bool = False
     thinking_on: tuple[str, bytes] | None = None
     thinking_off: tuple[str, bytes] | None = None
-    partial_message: tuple[tuple[str, bytes], ...] = ()
-    partial_call: tuple[tuple[str, bytes], ...] = ()
-    partial_excludes_prefix: bool = False
+    resume: Means | None = None
     pinned_models: re.Pattern[str] | None = None
     pinned: tuple[Pinned, ...] = ()
     reasoning_fields: tuple[str, ...] = ("reasoning_content",)
@@ -122,8 +120,7 @@ MOONSHOT: Final = Dialect(
     reports_usage=True,
     thinking_on=("thinking", b'{"type":"enabled"}'),
     thinking_off=("thinking", b'{"type":"disabled"}'),
-    partial_message=(("partial", b"true"),),
-    partial_excludes_prefix=True,
+    resume=Means(message=(("partial", b"true"),), inside_reasoning=True),
     pinned_models=re.compile(r"kimi-k(?:2\.[5-9]|[3-9])"),
     pinned=(
         Pinned("temperature", 1.0, 0.6),
@@ -146,8 +143,7 @@ VLLM: Final = Dialect(
     "vllm",
     thinking_on=("chat_template_kwargs", b'{"thinking":true}'),
     thinking_off=("chat_template_kwargs", b'{"thinking":false}'),
-    partial_call=_CONTINUE,
-    partial_excludes_prefix=True,
+    resume=Means(call=_CONTINUE, reasoning="reasoning"),
     reasoning_fields=("reasoning", "reasoning_content"),
     errors=_SELF_HOSTED_ERRORS + _OPENAI_ERRORS,
 )
@@ -157,8 +153,7 @@ SGLANG: Final = Dialect(
     "sglang",
     thinking_on=("chat_template_kwargs", b'{"thinking":true}'),
     thinking_off=("chat_template_kwargs", b'{"thinking":false}'),
-    partial_call=(("continue_final_message", b"true"),),
-    partial_excludes_prefix=True,
+    resume=Means(call=(("continue_final_message", b"true"),)),
     errors=_SELF_HOSTED_ERRORS + _OPENAI_ERRORS,
 )
 """Open weights on SGLang."""
