@@ -29,6 +29,8 @@ keys = typer.Typer(
     no_args_is_help=True, help="Who may call: add, list and revoke keys. Running gateways follow at once."
 )
 app.add_typer(keys, name="keys")
+cache = typer.Typer(no_args_is_help=True, help="The response cache: what it would save.")
+app.add_typer(cache, name="cache")
 
 State = Annotated[Path, typer.Option("--state", help="The gateway's state directory.", metavar="DIR")]
 _STATE = Path(Settings().state)
@@ -92,6 +94,52 @@ def replay(  # noqa: PLR0917 - typer: one argument for each option
             ),
             Console(),
             _world,
+        )
+    except (TraceError, WrongError, OSError) as error:
+        print(f"moongate: {error}", file=sys.stderr)
+        raise typer.Exit(2) from error
+    raise typer.Exit(code)
+
+
+@cache.command("simulate")
+def simulate_cache(  # noqa: PLR0917 - typer: one argument for each option
+    trace: Annotated[Path, typer.Argument(help="Mooncake JSON lines, Azure CSV, or an access log.")],
+    k: Annotated[
+        list[int] | None, typer.Option("-k", help="K of LRU-K, 0 for LRU; repeat.", min=0, max=9)
+    ] = None,
+    budget: Annotated[
+        list[str] | None,
+        typer.Option(help='Size of a cache, such as "64MB"; repeat for more.', metavar="SIZE"),
+    ] = None,
+    ttl: Annotated[
+        list[float] | None, typer.Option(help="Seconds an answer may be used, 0: for ever; repeat.", min=0)
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="Only so many calls.", min=1)] = None,
+    model: Annotated[str, typer.Option(help="Whose prices count.")] = "kimi-k2.5",
+    currency: Annotated[str, typer.Option(help="Of these prices.")] = "USD",
+    plot: Annotated[
+        Path | None, typer.Option(help="Write a picture (extra `plots`).", metavar="FILE")
+    ] = None,
+) -> None:
+    """Try caches on a trace: what each policy and size would have saved. Asks nobody anything."""
+    from moongate.core.kinds import Bytes, WrongError  # noqa: PLC0415 - no other verb needs it
+    from moongate.replay import caching_run  # noqa: PLC0415 - the same
+    from moongate.replay.trace import TraceError  # noqa: PLC0415 - the same
+
+    try:
+        code = caching_run.simulate(
+            caching_run.Question(
+                trace,
+                [0, 1, 2, 3, 4] if k is None else k,
+                [Bytes(1024).parse(size) for size in budget or ()],
+                [seconds or None for seconds in ttl or (0.0,)],
+                model,
+                currency,
+                limit,
+                plot,
+            ),
+            Console(),
+            _world.wall(),
         )
     except (TraceError, WrongError, OSError) as error:
         print(f"moongate: {error}", file=sys.stderr)

@@ -63,6 +63,13 @@ def test_one_timers_never_displace_regulars() -> None:
     assert names(of) == {"a", "b", "c"}
 
 
+def test_what_came_twice_outlives_what_came_once() -> None:
+    of = store(3)
+    for at, name in enumerate("aabcde"):
+        put(of, name, at * 10.0)
+    assert names(of) == {"a", "d", "e"}
+
+
 def test_newcomers_displace_each_other_oldest_first() -> None:
     of = store(3)
     for at, name in enumerate("abcd"):
@@ -101,8 +108,8 @@ def test_a_stale_note_of_forgetting_does_not_hit_a_newer_history() -> None:
         put(of, at, at * 10.0)
     assert "0" not in names(of)
     put(of, 0, 500.0)
-    for at in range(17, 34):
-        put(of, at, 600.0 + at)
+    for at in range(1, 18):
+        put(of, at, 600.0 + at * 10.0)
     assert "0" not in names(of)
     of.sweep(1170.0)
     put(of, 0, 1180.0)
@@ -258,9 +265,10 @@ class Model(RuleBasedStateMachine):
         assert found is not None
         return found
 
-    def rank(self, name: str) -> tuple[float, float, float]:
+    def rank(self, name: str) -> tuple[float, ...]:
         found = self.history(name)
-        return (found.times[2] if len(found.times) > 2 else float("-inf"), found.last, self.kept[name][3])
+        third, second = (found.times[at] if len(found.times) > at else float("-inf") for at in (2, 1))
+        return (third, second, found.last, self.kept[name][3])
 
     @rule(seconds=st.sampled_from([0.0, 1.0, 3.0, 10.0, 70.0]))
     def wait(self, seconds: float) -> None:
