@@ -18,7 +18,7 @@ from moongate.core.control import Control
 from moongate.core.faults import Fault
 from moongate.core.held import Held
 from moongate.core.models import model_on
-from moongate.core.pricing import PRICES, PriceTable
+from moongate.core.pricing import prices_of
 from moongate.core.record import CallRecord
 from moongate.core.routing import Candidate, Route
 from moongate.core.settings import Route as RouteSettings
@@ -78,7 +78,7 @@ class App:
             admission=self._admission,
             flights=Flights(loop),
             exchange=Exchange(world, self._targets, self._admission, surface, held),
-            ledger=Ledger(world, self._journal, PriceTable(PRICES), _all(views), slot=slot, owner=owner),
+            ledger=Ledger(world, self._journal, prices_of(settings), _all(views), slot=slot, owner=owner),
             routes={name: _route(name, route, settings, day) for name, route in settings.routes.items()},
             times={name: _times(route) for name, route in settings.routes.items()},
         )

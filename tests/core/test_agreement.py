@@ -5,7 +5,7 @@ import pytest
 
 from moongate.core.addresses import Address, Url
 from moongate.core.agreement import LONGEST_RUN, Disagreement, disagreements
-from moongate.core.settings import Admin, Edge, RequestId, Route, RouteTarget, Settings, Target
+from moongate.core.settings import Admin, Edge, Price, RequestId, Route, RouteTarget, Settings, Target
 
 GOOD = Settings()
 
@@ -107,3 +107,36 @@ def test_a_name_means_one_route() -> None:
 def test_the_request_id_takes_no_header_that_means_something(header: str) -> None:
     (one,) = said(replace(GOOD, request_id=RequestId(("X-Ours", header))))
     assert one.path == ("request_id", "upstream_headers", 1)
+
+
+def test_an_account_is_charged_in_one_currency() -> None:
+    url = Url("https", "api.moonshot.ai", 443, "/v1")
+    org = {"a": Target(url, account="org"), "b": Target(url, account="org", currency="CNY")}
+    others = {"c": Target(url, account="c", currency="EUR")}
+    (one,) = said(replace(GOOD, targets={**org, **others, "kimi": GOOD.targets["kimi"]}))
+    assert (one.path, one.other) == (("targets", "b", "currency"), ("targets", "a", "currency"))
+    assert one.problem == 'is CNY, but target "a" charges account "org" in USD'
+
+
+def test_a_price_at_the_top_says_of_what_and_in_which_currency() -> None:
+    rows = (Price(1, 2, model="m"), Price(1, 2, currency="USD"), Price(1, 2, model="m", currency="USD"))
+    found = said(replace(GOOD, prices=rows))
+    assert [(one.path, one.problem) for one in found] == [
+        (("prices", 0), "needs `currency`"),
+        (("prices", 1), "needs `model`"),
+    ]
+
+
+def test_a_targets_prices_are_in_its_currency() -> None:
+    target = replace(GOOD.targets["kimi"], prices=(Price(1, 2), Price(1, 2, model="m", currency="CNY")))
+    (one,) = said(replace(GOOD, targets={"kimi": target}))
+    assert one.path == ("targets", "kimi", "prices", 1, "currency")
+
+
+def test_a_price_stands_once_for_each_day_and_a_hit_is_no_dearer_than_a_miss() -> None:
+    row = Price(5, 9, hit=6, model="m", currency="USD")
+    later = replace(row, hit=5, since="2026-09-01")
+    hit, twice = said(replace(GOOD, prices=(row, later, replace(row, hit=0, output=1))))
+    assert (hit.path, hit.other) == (("prices", 0, "hit"), ("prices", 0, "miss"))
+    assert twice.path == ("prices", 2)
+    assert "two prices of m from 1970-01-01 on" in twice.problem

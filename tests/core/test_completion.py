@@ -59,24 +59,31 @@ def test_without_a_target_to_name_there_are_no_routes_to_write(targets: object) 
 
 
 @pytest.mark.parametrize(
-    ("url", "dialect"),
+    ("url", "dialect", "currency"),
     [
-        ("https://api.moonshot.cn/v1", "moonshot"),
-        ("https://API.moonshot.ai:443/v1", "moonshot"),
-        ("http://vllm:8000/v1", "generic"),
-        (None, "generic"),
+        ("https://api.moonshot.cn/v1", "moonshot", "CNY"),
+        ("https://API.moonshot.ai:443/v1", "moonshot", "USD"),
+        ("http://vllm:8000/v1", "generic", "USD"),
+        ("https://llm.example.cn/v1", "generic", "CNY"),
+        (None, "generic", "USD"),
     ],
 )
-def test_the_dialect_follows_the_host(url: object, dialect: str) -> None:
+def test_dialect_and_currency_follow_the_host(url: object, dialect: str, currency: str) -> None:
     assert whole(targets={"a": {"url": url}})["targets"]["a"] == {
         "url": url,
         "account": "a",
         "dialect": dialect,
+        "currency": currency,
     }
 
 
 def test_what_a_target_says_itself_stays() -> None:
-    target = {"url": "https://api.moonshot.ai/v1", "account": "org", "dialect": "generic"}
+    target = {
+        "url": "https://api.moonshot.ai/v1",
+        "account": "org",
+        "dialect": "generic",
+        "currency": "CNY",
+    }
     assert whole(targets={"a": dict(target)})["targets"]["a"] == target
 
 
@@ -95,7 +102,7 @@ def test_nothing_follows_from_wrong_names() -> None:
     made = whole(
         targets={"bad name": {}}, routes={"bad name": {"targets": ["x"]}, "r": {"targets": 5, "model": 5}}
     )
-    assert made["targets"]["bad name"] == {"dialect": "generic"}
+    assert made["targets"]["bad name"] == {"dialect": "generic", "currency": "USD"}
     assert made["routes"]["bad name"] == {"targets": [{"target": "x"}]}
     assert made["routes"]["r"] == {"targets": 5, "model": 5}
     assert whole(routes=5)["routes"] == 5

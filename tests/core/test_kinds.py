@@ -5,7 +5,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from moongate.core.kinds import Bytes, Kind, OneOf, Seconds, Share, Switch, Text, Whole, WrongError, shown
+from moongate.core.kinds import (
+    Amount,
+    Bytes,
+    Day,
+    Kind,
+    OneOf,
+    Seconds,
+    Share,
+    Switch,
+    Text,
+    Whole,
+    WrongError,
+    shown,
+)
 
 KINDS = (
     Whole(1, 9),
@@ -14,6 +27,8 @@ KINDS = (
     Seconds(),
     Seconds(zero=True),
     Share(),
+    Amount(),
+    Day(),
     Switch(),
     OneOf(("a", "b")),
     Text(),
@@ -45,6 +60,11 @@ KINDS = (
         (Share(), 0, 0.0),
         (Share(), 1, 1.0),
         (Share(), 0.1, 0.1),
+        (Amount(), 0.95, 950_000),
+        (Amount(), 0, 0),
+        (Amount(), 0.000001, 1),
+        (Amount(), 1_000_000, 10**12),
+        (Day(), "2026-09-01", "2026-09-01"),
         (Switch(), True, True),
         (OneOf(("a", "b")), "b", "b"),
         (Text(), "x y", "x y"),
@@ -83,6 +103,15 @@ def test_what_is_written_becomes_its_value(kind: Kind, written: object, value: o
         (Share(), -0.1, "-0.1 is not a share", "write a number from 0 to 1"),
         (Share(), True, "true is not a share", "write a number from 0 to 1"),
         (Share(), "1", '"1" is not a share', "write a number from 0 to 1"),
+        (Amount(), -0.01, "-0.01 is not an amount", "such as 0.95"),
+        (Amount(), 1_000_001, "is not an amount", "0 or more"),
+        (Amount(), True, "true is not an amount", "0 or more"),
+        (Amount(), "0.95", '"0.95" is not an amount', "0 or more"),
+        (Amount(), float("nan"), "nan is not an amount", "0 or more"),
+        (Amount(), 0.0000001, "finer than a millionth", "six decimals"),
+        (Day(), "2026-13-01", '"2026-13-01" is not a day', "2026-09-01"),
+        (Day(), "20260901", '"20260901" is not a day', "2026-09-01"),
+        (Day(), 2026, "2026 is not a day", "2026-09-01"),
         (Switch(), "yes", '"yes" is neither true nor false', "write true or false"),
         (Switch(), 1, "1 is neither true nor false", "write true or false"),
         (OneOf(("a", "b")), "c", '"c" is not known here', "write a or b"),

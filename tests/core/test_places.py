@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moongate.core.mistakes import Place
-from moongate.core.places import MOST_VALUES, matches, scalar, written
+from moongate.core.places import MOST_VALUES, matches, scalar, why_unread, written
 
 PAGE = """\
 listen: 127.0.0.1:80
@@ -162,3 +162,9 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 @given(st.text(max_size=30))
 def test_any_word_means_something(text: str) -> None:
     assert isinstance(scalar(text), str | int | float | None)
+
+
+def test_why_a_file_cannot_be_read_is_told_in_a_few_words() -> None:
+    assert why_unread(FileNotFoundError(2, "No such file or directory")) == "No such file or directory"
+    assert why_unread(OSError()) == "no reason given"
+    assert why_unread(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid")) == "it is not UTF-8"

@@ -1,5 +1,6 @@
 """Prices hold from a day on, sums are exact integers, and what is not known is not free."""
 
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from fractions import Fraction
 
@@ -8,7 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moongate.core.call import Usage
-from moongate.core.pricing import MILLION, PRICES, PriceRow, PriceTable, cost
+from moongate.core.pricing import (
+    MILLION,
+    PRICES,
+    UNKNOWN,
+    PriceRow,
+    PriceTable,
+    cost,
+    over,
+    own_rows,
+    prices_of,
+    shown,
+    unknown,
+)
+from moongate.core.settings import Price, Settings
 
 
 def at(day: str) -> float:
@@ -67,9 +81,56 @@ def test_a_row_holds_from_its_first_second_to_the_next_rows() -> None:
     assert table.row("m", "USD", change + 1e9) == later
 
 
-def test_an_operators_own_row_wins() -> None:
-    own = PriceRow("kimi-k2.6", "USD", "2026-09-01", 1, 2, 3)
-    assert PriceTable([*PRICES, own]).row("kimi-k2.6", "USD", NOV) == own
+def test_an_operators_own_row_wins_from_its_first_day_on_even_over_later_ones() -> None:
+    own = PriceRow("kimi-k2.6", "USD", "2026-10-01", 1, 2, 3, own=True)
+    old = PriceRow("kimi-k2.6", "USD", "2026-02-01", 4, 5, 6, own=True)
+    table = PriceTable(over(PRICES, [own]))
+    assert table.row("kimi-k2.6", "USD", NOV) == own
+    assert table.row("kimi-k2.6", "USD", at("2026-09-30")) == TABLE.row("kimi-k2.6", "USD", NOV)
+    assert table.row("kimi-k2.6", "CNY", NOV) == TABLE.row("kimi-k2.6", "CNY", NOV)
+    assert PriceTable(over(PRICES, [own, old])).row("kimi-k2.6", "USD", at("2026-09-30")) == old
+
+
+def test_a_target_with_prices_has_no_others_and_one_row_may_hold_for_all_its_models() -> None:
+    url = Settings().targets["kimi"].url
+    own = replace(Settings().targets["kimi"], url=url, currency="EUR", prices=(Price(30, 40),))
+    settings = replace(
+        Settings(),
+        targets={"kimi": Settings().targets["kimi"], "gpu": own},
+        prices=(Price(1, 2, model="kimi-k3.1-pro", currency="CNY", since="2026-10-01"),),
+    )
+    table = prices_of(settings)
+    row = table.row("anything", "EUR", 0.0, "gpu")
+    assert row is not None
+    assert (row.hit, row.miss, row.output, row.model) == (30, 30, 40, "*")
+    assert table.row("kimi-k2.6", "USD", NOV, "gpu") is None
+    assert table.row("kimi-k2.6", "USD", NOV, "kimi") == TABLE.row("kimi-k2.6", "USD", NOV)
+    assert table.row("anything", "EUR", 0.0, "kimi") is None
+    filled = table.row("kimi-k3.1-pro", "CNY", NOV, "kimi")
+    assert filled is not None
+    assert filled.own
+
+
+def test_an_own_rows_name_changes_with_its_figures() -> None:
+    [first] = own_rows([Price(1, 2, model="m", currency="USD")])
+    [second] = own_rows([Price(1, 3, model="m", currency="USD")])
+    assert first.id.startswith("m/USD/1970-01-01#")
+    assert first.id != second.id
+    assert own_rows([Price(1, 2, model="m")], "USD") == [first]
+
+
+def test_what_the_list_lacks_is_named_with_the_reason_and_never_priced() -> None:
+    for each in UNKNOWN:
+        assert unknown(each.model, each.currency) is each
+        assert TABLE.row(each.model, each.currency, NOV) is None
+        assert each.why
+    assert unknown("kimi-k2.6", "CNY") is None
+
+
+def test_a_row_is_shown_in_units_of_its_currency() -> None:
+    assert shown(ROW) == "hit 0.1, miss 0.6, output 3 USD a million tokens"
+    assert K3 is not None
+    assert shown(K3).endswith("cache write 3, cache write, an hour 6 USD a million tokens")
 
 
 def test_cache_writes_for_an_hour_have_their_own_price_or_none() -> None:

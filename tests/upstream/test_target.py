@@ -116,6 +116,7 @@ def test_settings_reach_the_pool() -> None:
     made = target(
         url=Url("https", "api.moonshot.cn", 8443, ""),
         key=None,
+        currency="CNY",
         server_name="kimi.test",
         connections=7,
         idle_connections=3,

@@ -1,11 +1,11 @@
 """What settings must agree on with one another, beyond what each may be by itself."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from moongate.core.mistakes import Path, known_instead
-from moongate.core.settings import Route, Settings, Target
+from moongate.core.settings import Price, Route, Settings, Target
 
 LONGEST_RUN: Final = 80
 """Bytes: a Unix socket's path holds 107 (unix(7), sun_path), and names of sockets follow the directory's."""
@@ -41,6 +41,7 @@ def disagreements(settings: Settings, targets: Collection[str] | None) -> Iterat
         )
     for name, target in settings.targets.items():
         yield from _target(("targets", name), target)
+    yield from _money(settings)
     if not settings.routes:
         yield Disagreement(
             ("routes",), "there are none", "write one, or leave `routes` out for Moonshot's models"
@@ -89,6 +90,45 @@ def _target(path: Path, target: Target) -> Iterator[Disagreement]:
                 "leave it out, or write an https URL",
                 (*path, "url"),
             )
+
+
+def _money(settings: Settings) -> Iterator[Disagreement]:
+    """An account is charged in one currency, and rows of prices make sense."""
+    first: dict[str, tuple[str, str]] = {}
+    for name, target in settings.targets.items():
+        other, currency = first.setdefault(target.account, (name, target.currency))
+        if currency != target.currency:
+            problem = (
+                f'is {target.currency}, but target "{other}" charges account "{target.account}" in {currency}'
+            )
+            path = ("targets", name, "currency")
+            yield Disagreement(path, problem, "give it another `account`", ("targets", other, "currency"))
+        yield from price_disagreements(("targets", name, "prices"), target.prices, target.currency)
+    yield from price_disagreements(("prices",), settings.prices, "")
+
+
+def price_disagreements(path: Path, rows: Sequence[Price], currency: str) -> Iterator[Disagreement]:
+    """What rows of prices disagree on; `currency` is that of the target they are for, empty for rows at the top."""
+    seen: set[tuple[str, str, str]] = set()
+    for at, row in enumerate(rows):
+        here = (*path, at)
+        if not currency:
+            for name, value in (("model", row.model), ("currency", row.currency)):
+                if not value:
+                    yield Disagreement(
+                        here, f"needs `{name}`", f"write `{name}`, or put the row at its target"
+                    )
+        elif row.currency not in ("", currency):
+            problem = f"is {row.currency}, but the target is charged in {currency}"
+            yield Disagreement((*here, "currency"), problem, "leave it out, or set the target's `currency`")
+        if row.hit is not None and row.hit > row.miss:
+            problem = "is more than `miss`: a hit of the prompt cache never costs more"
+            yield Disagreement((*here, "hit"), problem, "exchange them, or leave `hit` out", (*here, "miss"))
+        day = (row.model, row.currency, row.since)
+        if day in seen:
+            problem = f"there are two prices of {row.model or 'every model'} from {row.since} on"
+            yield Disagreement(here, problem, "keep one, or give one a later `since`")
+        seen.add(day)
 
 
 def _route(path: Path, route: Route, targets: Collection[str] | None) -> Iterator[Disagreement]:

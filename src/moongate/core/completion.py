@@ -66,6 +66,7 @@ def completed(values: Values) -> Values:
         target.setdefault(
             "dialect", "moonshot" if host_of(target.get("url")) in MOONSHOT_HOSTS else "generic"
         )
+        target.setdefault("currency", "CNY" if host_of(target.get("url")).endswith(".cn") else "USD")
     for name, route in _entries(values, "routes"):
         _complete_route(name, route, targets if isinstance(targets, dict) else {})
     return values

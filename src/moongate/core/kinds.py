@@ -8,6 +8,8 @@ file is read; the tree itself needs nothing of it.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
 from typing import Any, Final
 
 
@@ -172,6 +174,49 @@ class Share(Kind):
     def schema(self) -> dict[str, object]:
         """As in `Kind`."""
         return {"type": "number", "minimum": 0, "maximum": 1}
+
+
+_DEAREST: Final = 1_000_000
+
+
+class Amount(Kind):
+    """An amount of money in units of a currency, with six decimals at most; it becomes millionths."""
+
+    word = "amount"
+
+    def parse(self, value: object) -> int:
+        """As in `Kind`."""
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _DEAREST:
+            raise WrongError(
+                f"{shown(value)} is not an amount", "write 0 or more currency units, such as 0.95"
+            )
+        micro = Decimal(repr(value)) * 1_000_000
+        if micro != int(micro):
+            raise WrongError(f"{shown(value)} is finer than a millionth", "write six decimals at most")
+        return int(micro)
+
+    def schema(self) -> dict[str, object]:
+        """As in `Kind`."""
+        return {"type": "number", "minimum": 0, "maximum": _DEAREST}
+
+
+class Day(Kind):
+    """A day of the calendar, UTC."""
+
+    word = "YYYY-MM-DD"
+
+    def parse(self, value: object) -> str:
+        """As in `Kind`."""
+        try:
+            if isinstance(value, str) and len(value) == 10:
+                return date.fromisoformat(value).isoformat()
+        except ValueError:
+            pass
+        raise WrongError(f"{shown(value)} is not a day", "write it as 2026-09-01")
+
+    def schema(self) -> dict[str, object]:
+        """As in `Kind`."""
+        return {"type": "string", "format": "date"}
 
 
 class Switch(Kind):

@@ -62,7 +62,6 @@ LATER: Final[tuple[Later, ...]] = (
     *_each("attempts are not hedged", "hedge", "routes/*/hedge"),
     *_each("calls are not pinned to a target", "affinity", "routes/*/affinity"),
     *_each("conversations are not stored", "conversations", "routes/*/conversations"),
-    *_each("prices come with the program", "prices", "pricing", "targets/*/prices"),
     *_each("alerts and thresholds are not made here", "alerts", "thresholds"),
     *_each("no nginx is configured from here", "nginx", "edge/nginx"),
     *_each(

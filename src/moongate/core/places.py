@@ -6,13 +6,16 @@ mistake.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import yaml
 
 from moongate.core.mistakes import Mistake, Path, Place, dotted
+
+ReadFile = Callable[[str], str]
+"""The text of a file; raises `OSError`, or `UnicodeError` where it is no UTF-8."""
 
 MOST_VALUES: Final = 100_000
 """More values than any settings file holds; an alias of aliases (a "billion laughs") ends here."""
@@ -93,6 +96,11 @@ def written(text: str, origin: str) -> Written:
     except RecursionError:
         page.mistakes.append(Mistake(Place(origin), "", "nested without end", "write aliased values out"))
     return page
+
+
+def why_unread(error: OSError | UnicodeError) -> str:
+    """Why a `ReadFile` could not read, in a few words."""
+    return (error.strerror or "no reason given") if isinstance(error, OSError) else "it is not UTF-8"
 
 
 def scalar(text: str) -> object:

@@ -5,14 +5,18 @@ that is not known is no price: `None`, never zero. Source of the rows: KIMI.md s
 origin.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
+from zlib import crc32
 
 from moongate.core.call import Usage
+from moongate.core.settings import Price, Settings
 
 MILLION: Final = 1_000_000
+EVERY_MODEL: Final = "*"
+"""Stands for the model in a row that holds for every model of its target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +27,8 @@ class PriceRow:
     row. `hit` and `miss` are input tokens found and not found in the provider's prompt cache. `write`,
     `write_hour`: input tokens put into that cache for five minutes (None: not charged apart, so as `miss`) or
     an hour (None: not known). `reasoning` None: as `output`. `sure` False: from one weak source, to be held
-    against the provider's statement.
+    against the provider's statement. `own`: written by the operator; its name then bears a mark of its figures, so
+    that a price that is changed in the settings does not change its meaning in records.
     """
 
     model: str
@@ -37,11 +42,15 @@ class PriceRow:
     reasoning: int | None = None
     origin: str = ""
     sure: bool = True
+    own: bool = False
+    id: str = field(init=False, compare=False)
+    """The row's name in records: model, currency and first day, and the mark of an own row."""
 
-    @property
-    def id(self) -> str:
-        """The row's name in records: model, currency and first day."""
-        return f"{self.model}/{self.currency}/{self.since}"
+    def __post_init__(self) -> None:
+        """Make its name once: it is written into every record."""
+        figures = (self.hit, self.miss, self.output, self.write, self.write_hour, self.reasoning)
+        mark = f"#{crc32(repr(figures).encode()):08x}" if self.own else ""
+        object.__setattr__(self, "id", f"{self.model}/{self.currency}/{self.since}{mark}")
 
     @property
     def starts(self) -> float:
@@ -84,21 +93,69 @@ def _consistent(usage: Usage) -> Usage:
     return Usage(whole_input, whole_output, cached, min(max(usage.reasoning, 0), whole_output), written)
 
 
+_ByModel = dict[tuple[str, str], list[tuple[float, PriceRow]]]
+
+
 class PriceTable:
-    """Rows to look a price up in; of two for the same model, currency and day the later in order wins."""
+    """Rows to look a price up in; of two for the same model, currency and day the later in order wins.
 
-    def __init__(self, rows: Iterable[PriceRow]) -> None:
-        found: dict[tuple[str, str], dict[float, PriceRow]] = {}
-        for row in rows:
-            found.setdefault((row.model, row.currency), {})[row.starts] = row
-        self._rows = {key: sorted(by_day.items(), reverse=True) for key, by_day in found.items()}
+    `own` are the rows of targets that have some: such a target has no others.
+    """
 
-    def row(self, model: str, currency: str, at: float) -> PriceRow | None:
+    def __init__(self, rows: Iterable[PriceRow], own: Mapping[str, Sequence[PriceRow]] | None = None) -> None:
+        self._rows = _by_model(rows)
+        self._own = {target: _by_model(its) for target, its in (own or {}).items() if its}
+
+    def row(self, model: str, currency: str, at: float, target: str = "") -> PriceRow | None:
         """The row that holds at this moment (seconds since 1970); None: the price is not known."""
-        for starts, row in self._rows.get((model, currency), ()):
+        table = self._own.get(target, self._rows)
+        for starts, row in table.get((model, currency), ()):
             if starts <= at:
                 return row
-        return None
+        return None if model == EVERY_MODEL else self.row(EVERY_MODEL, currency, at, target)
+
+
+def _by_model(rows: Iterable[PriceRow]) -> _ByModel:
+    found: dict[tuple[str, str], dict[float, PriceRow]] = {}
+    for row in rows:
+        found.setdefault((row.model, row.currency), {})[row.starts] = row
+    return {key: sorted(by_day.items(), reverse=True) for key, by_day in found.items()}
+
+
+def over(listed: Iterable[PriceRow], own: Sequence[PriceRow]) -> list[PriceRow]:
+    """Own rows over listed ones: from its first own day on, a model has no listed price in that currency."""
+    first: dict[tuple[str, str], str] = {}
+    for row in own:
+        key = (row.model, row.currency)
+        first[key] = min(row.since, first.get(key, row.since))
+    kept = [row for row in listed if row.since < first.get((row.model, row.currency), "9999")]
+    return [*kept, *own]
+
+
+def own_rows(prices: Iterable[Price], currency: str = "") -> list[PriceRow]:
+    """Rows as an operator wrote them; `currency` is that of the target they stand at. The order is kept."""
+    return [
+        PriceRow(
+            price.model or EVERY_MODEL,
+            price.currency or currency,
+            price.since,
+            price.miss if price.hit is None else price.hit,
+            price.miss,
+            price.output,
+            price.write,
+            price.write_hour,
+            price.reasoning,
+            origin="own settings",
+            own=True,
+        )
+        for price in prices
+    ]
+
+
+def prices_of(settings: Settings) -> PriceTable:
+    """The prices that these settings make: the listed ones, the operator's over them, and those of targets."""
+    own = {name: own_rows(target.prices, target.currency) for name, target in settings.targets.items()}
+    return PriceTable(over(PRICES, own_rows(settings.prices)), own)
 
 
 def _known(
@@ -172,3 +229,44 @@ PRICES: Final[tuple[PriceRow, ...]] = (
     ),
 )
 """Moonshot's list prices. The rows of an operator's own settings go behind them and win."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A price that is charged but not published where it could be read: `verify` says so, and no figure is made up."""
+
+    model: str
+    currency: str
+    since: str
+    why: str
+
+
+UNKNOWN: Final[tuple[Unknown, ...]] = (
+    *(
+        Unknown(model, "CNY", "2026-10-01", "no price in CNY was found; see the price page of your account")
+        for model in ("kimi-k3.1-pro", "kimi-k3.1-pro-highspeed")
+    ),
+    *(
+        Unknown(model, "CNY", "2025-11-01", "its price in CNY was not kept before it was switched off")
+        for model in ("moonshot-v1-8k", "moonshot-v1-32k", "moonshot-v1-128k")
+    ),
+)
+"""What the list lacks, with the reason. `prices` in the settings fills it."""
+
+
+def unknown(model: str, currency: str) -> Unknown | None:
+    """Why the list has no price for this model in this currency, where that is known."""
+    return next((each for each in UNKNOWN if (each.model, each.currency) == (model, currency)), None)
+
+
+def shown(row: PriceRow) -> str:
+    """The row for people: its prices in currency units for a million tokens."""
+    writes = [
+        ("cache write", row.write),
+        ("cache write, an hour", row.write_hour),
+        ("reasoning", row.reasoning),
+    ]
+    told = [("hit", row.hit), ("miss", row.miss), ("output", row.output)]
+    told += [(name, micro) for name, micro in writes if micro is not None]
+    figures = ", ".join(f"{name} {micro / MILLION:g}" for name, micro in told)
+    return f"{figures} {row.currency} a million tokens"

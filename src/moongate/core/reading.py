@@ -17,16 +17,14 @@ from moongate.core.kinds import WrongError
 from moongate.core.later import not_yet
 from moongate.core.mistakes import Path, SettingsError
 from moongate.core.models import MOONSHOT_HOSTS
-from moongate.core.places import Written, matches, written
+from moongate.core.places import ReadFile, Written, matches, why_unread, written
+from moongate.core.price_files import with_price_files
 from moongate.core.secret import Reference, Secret, is_reference, reference
 from moongate.core.settings import NAME, Route, Settings
 from moongate.core.verdict import checked
 
 ReadEnv = Callable[[str], str | None]
 """The value of an environment variable, None where it is not set."""
-
-ReadFile = Callable[[str], str]
-"""The text of a file; raises `OSError`, or `UnicodeError` where it is no UTF-8."""
 
 NO_FILE: Final = "defaults"
 """The origin to name where no file was given."""
@@ -73,6 +71,7 @@ def load(
             each.other and page.is_dropped(each.other)
         ):
             page.add(each.path, each.problem, each.mend)
+    settings = with_price_files(page, settings, read_file)
     if page.mistakes:
         raise SettingsError(page.mistakes)
     return settings
@@ -123,17 +122,13 @@ def _fetched(where: Reference, read_env: ReadEnv, read_file: ReadFile) -> str:
         try:
             text = read_file(where.name)
         except (OSError, UnicodeError) as error:
-            problem = f"the file {where.name} cannot be read ({_why(error)})"
+            problem = f"the file {where.name} cannot be read ({why_unread(error)})"
             raise WrongError(problem, "mend the path or the file's rights") from None
     text = text.strip()
     if re.fullmatch(r"[\x21-\x7e]+", text) is None:
         problem = f"what {where.name} holds is empty or has blanks or characters that no header takes"
         raise WrongError(problem, "store the bare key in it")
     return text
-
-
-def _why(error: OSError | UnicodeError) -> str:
-    return (error.strerror or "no reason given") if isinstance(error, OSError) else "it is not UTF-8"
 
 
 def _strays(value: object, path: Path) -> Iterator[Path]:
@@ -160,6 +155,6 @@ def _open_authorities(page: Written, settings: Settings, read_file: ReadFile) ->
         except (OSError, UnicodeError) as error:
             page.add(
                 path,
-                f'"{target.ca_file}" cannot be read ({_why(error)})',
+                f'"{target.ca_file}" cannot be read ({why_unread(error)})',
                 "mend the path or the file's rights",
             )

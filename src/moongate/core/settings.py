@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 import msgspec
 
 from moongate.core.addresses import Address, Base, Listening, Network, Url
-from moongate.core.kinds import Bytes, Note, OneOf, Seconds, Share, Switch, Text, Whole
+from moongate.core.kinds import Amount, Bytes, Day, Note, OneOf, Seconds, Share, Switch, Text, Whole
 from moongate.core.models import NEVER_RETIRED
 from moongate.core.secret import Referred, Secret
 
@@ -25,6 +25,9 @@ NAME = Text(
     "write up to 128 letters, digits and any of . _ / : @ -, beginning with a letter or digit",
     "name",
 )
+
+
+CURRENCY = Text(r"[A-Z]{3}", "write a code of three capitals, such as USD or CNY", "currency")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,6 +104,37 @@ class Drain(Section):
 
 
 @dataclass(frozen=True, slots=True)
+class Price(Section):
+    """What a million tokens of one model cost from a day on, in units of the currency."""
+
+    miss: Annotated[int, Amount(), Note("Input tokens that were not in the provider's prompt cache.")]
+    output: Annotated[int, Amount(), Note("Output tokens.")]
+    hit: Annotated[
+        int | None, Amount(), Note("Input tokens that were in the prompt cache. Default: as `miss`.")
+    ] = None
+    write: Annotated[
+        int | None,
+        Amount(),
+        Note("Input tokens that were put into the prompt cache for minutes. Default: as `miss`."),
+    ] = None
+    write_hour: Annotated[
+        int | None,
+        Amount(),
+        Note("The same for an hour. Default: not known, so that such a call has no cost until it is."),
+    ] = None
+    reasoning: Annotated[
+        int | None, Amount(), Note("Output tokens that were reasoning. Default: as `output`.")
+    ] = None
+    model: Annotated[
+        str, NAME, Note("The model id that is asked for upstream. Default: every model of the target.")
+    ] = ""
+    currency: Annotated[str, CURRENCY, Note("Needed at the top; at a target, the target's own.")] = ""
+    since: Annotated[str, Day(), Note("The first day (UTC) on which it holds, up to the next row's.")] = (
+        "1970-01-01"
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Target(Section):
     """One provider endpoint with its credential."""
 
@@ -126,6 +160,17 @@ class Target(Section):
         NAME,
         Note("Whose limits and balance it uses; one organisation, one name. Default: the target's name."),
     ] = ""
+    currency: Annotated[
+        str,
+        CURRENCY,
+        Note("What its account is charged in. Default: CNY where the host ends in `.cn`, else USD."),
+    ] = "USD"
+    prices: Annotated[
+        tuple[Price, ...], Note("Prices of this target. Where there are any, no others hold for it.")
+    ] = ()
+    prices_file: Annotated[
+        str | None, PATH, Note("A YAML file whose `prices` go before those written here.")
+    ] = None
     model: Annotated[
         str | None,
         NAME,
@@ -308,6 +353,15 @@ class Settings(Section):
         Mapping[Annotated[str, NAME], Route],
         Note("Model names callers may ask for. Default: Moonshot's models, each on every target as written."),
     ] = field(default_factory=_routes)
+    prices: Annotated[
+        tuple[Price, ...],
+        Note(
+            "Prices of models, over those that come with the program. Each names its `model` and `currency`."
+        ),
+    ] = ()
+    prices_file: Annotated[
+        str | None, PATH, Note("A YAML file whose `prices` go before those written here.")
+    ] = None
     ledger: Ledger = field(default_factory=Ledger)
     log: Log = field(default_factory=Log)
     health: HealthChecks = field(default_factory=HealthChecks)

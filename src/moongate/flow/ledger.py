@@ -170,7 +170,7 @@ class Entry:
             attempt.count(self._counted(answer), TokensSource.COUNTED)
 
     def _price(self, attempt: AttemptRecord, currency: str) -> None:
-        row = self._ledger.prices.row(attempt.model, currency, attempt.started)
+        row = self._ledger.prices.row(attempt.model, currency, attempt.started, attempt.target)
         attempt.currency = currency
         if row is not None:
             attempt.price_row = row.id

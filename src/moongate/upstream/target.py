@@ -42,7 +42,7 @@ class Target:
         wall: Callable[[], float],
     ) -> None:
         self.name = name
-        self.currency = "CNY" if settings.url.host.endswith(".cn") else "USD"
+        self.currency = settings.currency
         self.transport = transport
         self._wall = wall
         self._dialect = DIALECTS[settings.dialect]
