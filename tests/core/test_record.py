@@ -14,6 +14,7 @@ from moongate.core.record import (
     NEVER,
     AttemptRecord,
     CallRecord,
+    Correction,
     Outcome,
     OwnerRecord,
     RecordError,
@@ -65,6 +66,7 @@ CALL_FIELDS = [
     "slot",
     "owner",
     "detail",
+    "corrections",
 ]
 ATTEMPT_FIELDS = [
     "attempt_id",
@@ -98,6 +100,17 @@ ATTEMPT_FIELDS = [
     "request_bytes",
     "response_bytes",
     "reused",
+    "answer_id",
+]
+CORRECTION_FIELDS = [
+    "attempt_id",
+    "at",
+    "who",
+    "why",
+    "before",
+    "after",
+    "billed_before",
+    "billed_after",
 ]
 
 WHOLE = st.integers(0, 2**62)
@@ -118,7 +131,10 @@ def of(kind: type[Any], **more: st.SearchStrategy[Any]) -> st.SearchStrategy[Any
 
 
 ATTEMPTS = st.lists(of(AttemptRecord), max_size=3)
-CALLS = of(CallRecord, edits=st.lists(STRATEGIES[str], max_size=3), attempts=ATTEMPTS)
+CORRECTIONS = st.lists(of(Correction), max_size=2).map(tuple)
+CALLS = of(
+    CallRecord, edits=st.lists(STRATEGIES[str], max_size=3), attempts=ATTEMPTS, corrections=CORRECTIONS
+)
 
 
 @given(CALLS)
@@ -129,6 +145,7 @@ def test_what_is_written_is_read(record: CallRecord) -> None:
 def test_the_order_of_fields_never_changes() -> None:
     assert CallRecord.__struct_fields__[: len(CALL_FIELDS)] == tuple(CALL_FIELDS)
     assert AttemptRecord.__struct_fields__[: len(ATTEMPT_FIELDS)] == tuple(ATTEMPT_FIELDS)
+    assert Correction.__struct_fields__[: len(CORRECTION_FIELDS)] == tuple(CORRECTION_FIELDS)
     assert OwnerRecord.__struct_fields__[:5] == ("format", "owner", "slot", "pid", "started")
 
 
@@ -159,7 +176,12 @@ def test_other_bytes_are_no_record(payload: bytes) -> None:
 
 def test_odd_values_never_cost_the_record() -> None:
     attempt = AttemptRecord("c-1", input=10**30, detail="lone \ud800", output=-(10**30), started=1.5)
-    record = decode(encode(CallRecord("c", user="\udfff", edits=["\ud800"], attempts=[attempt], stream=True)))
+    later = (Correction("c-1", 2.5, why="\ud800", billed_after=10**30),)
+    written = CallRecord(
+        "c", user="\udfff", edits=["\ud800"], attempts=[attempt], stream=True, corrections=later
+    )
+    record = decode(encode(written))
+    assert record.corrections == (Correction("c-1", 2.5, why="?", billed_after=2**63 - 1),)
     assert (record.user, record.edits, record.stream) == ("?", ["?"], True)
     assert record.attempts[0].input == 2**63 - 1
     assert record.attempts[0].output == -(2**63 - 1)

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from moongate.core.ledger import State, broken_invariants
-from moongate.core.record import CRASHED, AttemptRecord, encode
+from moongate.core.record import CRASHED, AttemptRecord, Correction, encode
 from moongate.store import owners
 from moongate.store.frames import Kind
 from moongate.store.journal import Journal
@@ -48,6 +48,7 @@ def test_it_is_found_by_every_name_it_has(places: tuple[Path, Path], folder: Fol
 def test_every_field_is_a_column(places: tuple[Path, Path], folder: Folder) -> None:
     journal = Journal.open(places[0], OWNER)
     record = close(call("c1", session="s1", stream=True, edits=["model"], retry_after=2.5, owner=OWNER))
+    record.corrections = (Correction("c1-1", 2.5, "me", "why", billed_after=7),)
     journal.append(Kind.CLOSED, encode(record), now=True)
     bare = call("c2", owner=OWNER)
     bare.attempts = []
@@ -55,7 +56,7 @@ def test_every_field_is_a_column(places: tuple[Path, Path], folder: Folder) -> N
     folder.fold()
     fields = msgspec.structs.asdict(record)
     (attempt,) = fields.pop("attempts")
-    fields["edits"] = '["model"]'
+    fields["edits"], fields["corrections"] = '["model"]', '[["c1-1",2.5,"me","why","","",null,7]]'
     query = f"SELECT {', '.join(fields)} FROM calls WHERE call_id = 'c1'"  # noqa: S608 - names of fields
     assert rows(places[1], query) == [tuple(fields.values())]
     fields = msgspec.structs.asdict(attempt)

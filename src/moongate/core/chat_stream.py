@@ -69,7 +69,9 @@ class ChatReader:
 
     def answer(self) -> Answer:
         """Everything folded so far, from the unfiltered answer."""
-        return self._fold.answer()
+        answer = self._fold.answer()
+        answer.pieces += self._pattern.pieces
+        return answer
 
     def _events(self, whole: bytes) -> Step:
         step = Step()

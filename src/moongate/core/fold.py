@@ -96,6 +96,7 @@ class Fold:
         "finish",
         "id",
         "model",
+        "pieces",
         "reasoning",
         "suspect",
         "text",
@@ -107,6 +108,7 @@ class Fold:
         self.model = ""
         self.fingerprint = ""
         self.created = 0
+        self.pieces = 0
         self.finish = ""
         self.text = bytearray()
         self.reasoning = bytearray()
@@ -144,6 +146,8 @@ class Fold:
             index = _whole(choice.index)
             reason = _string(choice.finish_reason)
             self._finished[index] = bool(reason) or self._finished.get(index, False)
+            if choice.delta is not None:
+                self.pieces += _pieces(choice.delta)
             if index == 0:
                 self.finish = reason or self.finish
                 if choice.delta is not None:
@@ -197,6 +201,7 @@ class Fold:
             usage=self.usage,
             usage_suspect=self.suspect,
             choices=self.choices,
+            pieces=self.pieces,
         )
 
     def _message(self, message: Delta) -> None:
@@ -230,6 +235,15 @@ class Fold:
     def _usage(self, given: object) -> None:
         if given:
             self.usage, self.suspect = read_usage(given)
+
+
+def _pieces(delta: Delta) -> int:
+    """How many non-empty strings of the answer a delta brings."""
+    texts = (delta.content, delta.reasoning_content or delta.reasoning)
+    functions = [call.function for call in delta.tool_calls or () if call.function is not None]
+    return sum(bool(_string(text)) for text in texts) + sum(
+        bool(_string(function.arguments) or _string(function.name)) for function in functions
+    )
 
 
 def error_in(chunk: Chunk, text: bytes, classify: Classify) -> Fault | None:

@@ -18,12 +18,14 @@ class Pattern:
 
     Most events of a stream differ from the one before in one string only: a piece of text, of reasoning or of a
     tool call's arguments. An event that has the same bytes before and behind that string, and between them the
-    inside of a JSON string, is proved to be as harmless, and says nothing but that string.
+    inside of a JSON string, is proved to be as harmless, and says nothing but that string. `pieces` counts such
+    strings, empty ones left out.
     """
 
-    __slots__ = ("_foot", "_head", "_sink", "_vain")
+    __slots__ = ("_foot", "_head", "_sink", "_vain", "pieces")
 
     def __init__(self) -> None:
+        self.pieces = 0
         self._head = b""
         self._foot = b""
         self._sink = bytearray()
@@ -36,7 +38,10 @@ class Pattern:
         found = _INSIDE.fullmatch(raw, len(self._head), len(raw) - len(self._foot))
         if found is None:
             return False
-        self._sink += found[0]
+        inside = found[0]
+        if inside:
+            self.pieces += 1
+            self._sink += inside
         self._vain = 0
         return True
 

@@ -55,6 +55,9 @@ NEVER: Final = -1.0
 """An offset or a duration for a point that was not reached."""
 
 
+LONGEST_ID: Final = 128
+"""Characters that are kept of an id that somebody else made."""
+
 _LARGEST: Final = (1 << 63) - 1
 
 
@@ -68,7 +71,7 @@ class AttemptRecord(msgspec.Struct, array_like=True, gc=False):
     `started` is wall-clock seconds; `connected`, `sent`, `head`, `first_event` and `ended` are seconds after
     it, or `NEVER`. `reach` is a `Reach` label, `cause` a `Fault` value, `code` what a client would be told,
     `detail` is redacted by whoever writes it. `cost_micro` None: no price is known (`price_row` is empty
-    then).
+    then). `answer_id` is the id that the answer itself bears, which its client has too.
     """
 
     attempt_id: str
@@ -102,6 +105,7 @@ class AttemptRecord(msgspec.Struct, array_like=True, gc=False):
     request_bytes: int = 0
     response_bytes: int = 0
     reused: bool = False
+    answer_id: str = ""
 
     @property
     def usage(self) -> Usage:
@@ -114,6 +118,22 @@ class AttemptRecord(msgspec.Struct, array_like=True, gc=False):
         self.reasoning, self.cache_write, self.tokens_source = usage.reasoning, usage.cache_write, source
 
 
+class Correction(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A later word about an attempt: who said it when (wall-clock seconds) and why, and what it changed.
+
+    `before` and `after` are states; the amounts are those of the call's bill in millionths, None: not known.
+    """
+
+    attempt_id: str
+    at: float = 0.0
+    who: str = ""
+    why: str = ""
+    before: str = ""
+    after: str = ""
+    billed_before: int | None = None
+    billed_after: int | None = None
+
+
 class CallRecord(msgspec.Struct, array_like=True, gc=False):
     """One authenticated call. `outcome` is empty while it runs.
 
@@ -121,7 +141,7 @@ class CallRecord(msgspec.Struct, array_like=True, gc=False):
     `NEVER`. `status` is the HTTP status that the client was told (499: it left first), `retry_after` the
     seconds it was told to wait, or `NEVER`. `model_asked` is the client's word, `model` the one that
     answered. Tokens are those the client sees; what each attempt used stands with it. `billed_micro` None:
-    not known (a price is missing).
+    not known (a price is missing). `corrections` are what was found out after its end, the oldest first.
     """
 
     call_id: str
@@ -161,6 +181,7 @@ class CallRecord(msgspec.Struct, array_like=True, gc=False):
     slot: int = 0
     owner: str = ""
     detail: str = ""
+    corrections: tuple[Correction, ...] = ()
 
     @property
     def usage(self) -> Usage:
@@ -200,7 +221,7 @@ def _bent(value: Any) -> Any:
     """The same record as plain lists, each value as near as the format can hold it."""
     if isinstance(value, msgspec.Struct):
         return [_bent(field) for field in msgspec.structs.astuple(value)]
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_bent(one) for one in value]
     if isinstance(value, str):
         return value.encode(errors="replace").decode()

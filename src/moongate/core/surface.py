@@ -28,7 +28,8 @@ class ToolCall(msgspec.Struct):
 class Answer(msgspec.Struct):
     """One folded completion, as far as it came. `finish` is empty while the answer is not complete.
 
-    `choices`: how many were begun; only the one with index 0 is folded here.
+    `choices`: how many were begun; only the one with index 0 is folded here. `pieces`: non-empty strings that came as
+    deltas of a stream, of all choices; each holds one token or more.
     """
 
     id: str = ""
@@ -42,6 +43,7 @@ class Answer(msgspec.Struct):
     usage: Usage | None = None
     usage_suspect: bool = False
     choices: int = 0
+    pieces: int = 0
 
 
 class Step(msgspec.Struct):

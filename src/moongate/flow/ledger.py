@@ -5,12 +5,21 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from moongate.core.call import Call, Usage
-from moongate.core.estimate import estimate
-from moongate.core.faults import Failure, Fault, Settle, refuse
-from moongate.core.ledger import Event, State, ending, step
+from moongate.core.call import Call
+from moongate.core.charging import charge, counted, sum_up
+from moongate.core.estimate import prompt_tokens
+from moongate.core.faults import Failure, Fault, refuse
+from moongate.core.ledger import OPEN, Event, State, step
 from moongate.core.pricing import PriceTable, cost
-from moongate.core.record import AttemptRecord, CallRecord, Outcome, Source, TokensSource, attempt_id, encode
+from moongate.core.record import (
+    LONGEST_ID,
+    AttemptRecord,
+    CallRecord,
+    Outcome,
+    TokensSource,
+    attempt_id,
+    encode,
+)
 from moongate.core.routing import Candidate
 from moongate.core.surface import Answer
 from moongate.flow.relay import PlainRelay, StreamRelay
@@ -18,7 +27,7 @@ from moongate.flow.reply import Reply
 from moongate.store.frames import Kind
 from moongate.store.journal import Journal, JournalError
 from moongate.upstream.target import Prepared, Target
-from moongate.upstream.transport import Ended
+from moongate.upstream.transport import Ended, Headers
 from moongate.world import World
 
 _log = logging.getLogger("moongate.ledger")
@@ -153,21 +162,34 @@ class Entry:
                 )
         else:
             attempt.reach = ended.reach.label
-        self._count(attempt, failure, relay.answer)
+        self._count(attempt, failure, relay.answer, target, relay.headers)
         self._price(attempt, target.currency)
 
-    def _count(self, attempt: AttemptRecord, failure: Failure | None, answer: Answer | None) -> None:
-        usage = answer.usage if answer is not None and not answer.usage_suspect else None
-        event = Event.SETTLE if usage is not None else Event.ESTIMATE
-        if failure is not None and usage is None:
-            event = ending(failure.rule.settle, usage_known=False)
-        elif failure is not None and failure.rule.settle is Settle.RELEASED:
-            event = Event.RELEASE
-        state = attempt.state = step(State.SENT, event)
-        if state is State.SETTLED and usage is not None:
-            attempt.count(usage, TokensSource.PROVIDER)
-        elif state is State.SETTLED_EST or _left_unclear(attempt, failure):
-            attempt.count(self._counted(answer), TokensSource.COUNTED)
+    def _count(
+        self,
+        attempt: AttemptRecord,
+        failure: Failure | None,
+        answer: Answer | None,
+        target: Target,
+        headers: Headers,
+    ) -> None:
+        if answer is not None:
+            attempt.answer_id = answer.id[:LONGEST_ID]
+            usage = answer.usage
+            if failure is None and usage is not None and not answer.usage_suspect:
+                attempt.state = State.SETTLED
+                attempt.count(usage, TokensSource.PROVIDER)
+                return
+        charged = charge(failure, answer)
+        attempt.state = charged.state
+        if charged.usage is not None:
+            attempt.count(charged.usage, TokensSource.PROVIDER)
+        elif charged.counted:
+            body = self._call.body
+            prompt = prompt_tokens(body.get("messages") or b"", body.get("tools") or b"")
+            usage = counted(prompt, target.cached_tokens(headers), answer)
+            attempt.count(usage, TokensSource.COUNTED)
+            attempt.detail = attempt.detail or charged.flag
 
     def _price(self, attempt: AttemptRecord, currency: str) -> None:
         row = self._ledger.prices.row(attempt.model, currency, attempt.started, attempt.target)
@@ -175,16 +197,6 @@ class Entry:
         if row is not None:
             attempt.price_row = row.id
             attempt.cost_micro = cost(attempt.usage, row)
-
-    def _counted(self, answer: Answer | None) -> Usage:
-        body = self._call.body
-        given = estimate(body.size("messages") + body.size("tools"))
-        if answer is None:
-            return Usage(input=given)
-        reasoning = estimate(len(answer.reasoning.encode()))
-        calls = sum(len(call.name) + len(call.arguments.encode()) for call in answer.tool_calls)
-        output = estimate(len(answer.text.encode()) + calls) + reasoning
-        return Usage(input=given, output=output, reasoning=reasoning)
 
     def _end(self) -> None:
         record, reply = self.record, self._reply
@@ -204,28 +216,16 @@ class Entry:
                 record.status = facts.status
             if facts.page and not record.attempts:
                 _log.error("page: %s: %s", facts.code, record.detail)
+            if record.attempts and record.attempts[-1].state in OPEN:
+                _leave_in_doubt(record.attempts[-1], failure)
         if record.attempts:
-            self._sum_up(record, record.attempts)
-
-    def _sum_up(self, record: CallRecord, attempts: list[AttemptRecord]) -> None:
-        """Take over from the attempts what holds for the call; one without tokens costs nothing, priced or not."""
-        last = attempts[-1]
-        record.source = Source.UPSTREAM
-        record.model = last.model
-        record.input, record.output, record.cached = last.input, last.output, last.cached
-        record.reasoning, record.cache_write = last.reasoning, last.cache_write
-        record.currency = last.currency
-        if len(attempts) == 1:
-            record.billed_micro = last.cost_micro if last.input or last.output else 0
-        else:
-            costs = [attempt.cost_micro for attempt in attempts if attempt.input or attempt.output]
-            record.billed_micro = None if None in costs else sum(filter(None, costs))
+            sum_up(record)
 
 
-def _left_unclear(attempt: AttemptRecord, failure: Failure | None) -> bool:
-    """Whether the client's own leaving made it unknowable: that is charged at once, else it would be free."""
-    left = failure is not None and failure.fault is Fault.CLIENT_CLOSED
-    return left and attempt.state == State.AMBIGUOUS
+def _leave_in_doubt(attempt: AttemptRecord, failure: Failure) -> None:
+    """An error of our own, or a task that was killed, ended the attempt before anybody could judge it."""
+    attempt.state = step(State(attempt.state), Event.DOUBT)
+    attempt.cause, attempt.code = failure.fault.value, failure.rule.facts.code
 
 
 def _outcome(record: CallRecord, failure: Failure | None, *, delivered: bool) -> Outcome:

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from moongate.core.charging import sum_up
 from moongate.core.faults import FACTS, Fault
 from moongate.core.ledger import OPEN, Event, State, Tally, step
 from moongate.core.record import CRASHED, AttemptRecord, CallRecord, Outcome, call_id_of
@@ -36,6 +37,8 @@ _ATTEMPTS_AT: Final = CallRecord.__struct_fields__.index("attempts")
 def _default(field: msgspec.structs.FieldInfo) -> str:
     """What an older record without this field stands for, in SQL."""
     value = field.default
+    if value == ():
+        return "'[]'"
     if value is msgspec.NODEFAULT or value is None or field.default_factory is not msgspec.NODEFAULT:
         return "NULL"
     return (
@@ -187,11 +190,13 @@ def close_orphans(db: sqlite3.Connection, writer: str) -> int:
     for entry in orphans:
         record = entry.record
         record.outcome, record.cause, record.code = Outcome.FAILED, CRASHED, code
-        record.billed_micro = record.billed_micro or 0
+        record.billed_micro = 0
         for attempt in record.attempts:
             if attempt.state in OPEN:
                 attempt.state = step(State(attempt.state), Event.OWNER_DIED)
                 attempt.cause, attempt.code = attempt.cause or CRASHED, attempt.code or code
+        if record.attempts:
+            sum_up(record)
     return put(db, [entry._replace(rank=RECOVERED_RANK) for entry in orphans])
 
 

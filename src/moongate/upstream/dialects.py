@@ -44,6 +44,7 @@ class Dialect:
     `request_ids`, `trace_ids`: response headers, lower case, that hold the provider's own ids, best first.
     `account_headers`: response headers that tell whose account it is; they go nowhere, not even into the record.
     `takes_prompt_cache_key`: whether that member helps its prompt cache.
+    `cached_header`: the response header, lower case, that tells how many input tokens came from its prompt cache.
     `members`: those that a call must lack to go out as it is.
     """
 
@@ -59,6 +60,7 @@ class Dialect:
     trace_ids: tuple[bytes, ...] = ()
     account_headers: frozenset[bytes] = frozenset()
     takes_prompt_cache_key: bool = False
+    cached_header: bytes = b""
     members: frozenset[str] = field(default=frozenset(), init=False)
     errors: tuple[Pattern, ...] = field(default=(), repr=False)
 
@@ -132,6 +134,7 @@ MOONSHOT: Final = Dialect(
     trace_ids=(b"x-msh-trace-id", b"x-trace-id"),
     account_headers=frozenset((b"msh-org-id", b"msh-project-id", b"msh-uid", b"msh-gid", b"set-cookie")),
     takes_prompt_cache_key=True,
+    cached_header=b"msh-context-cache-token-saved",
     errors=_MOONSHOT_ERRORS + _OPENAI_ERRORS,
 )
 """Moonshot's platform, both hosts. `n` is pinned there too but never dropped: the client would get fewer answers

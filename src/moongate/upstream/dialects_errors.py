@@ -251,6 +251,17 @@ def provider_ids(dialect: Dialect, headers: Headers) -> tuple[str, str]:
     ) if dialect.trace_ids else ""
 
 
+def cached_tokens(dialect: Dialect, headers: Headers) -> int:
+    """Input tokens from the provider's prompt cache as its head tells them, 0 where it does not."""
+    for name, value in headers:
+        if name == dialect.cached_header and value.isdigit() and len(value) <= _LONGEST_COUNT:
+            return int(value)
+    return 0
+
+
+_LONGEST_COUNT = 12
+
+
 def _first_id(given: dict[bytes, bytes], names: Iterable[bytes]) -> str:
     for name in names:
         if name in given:

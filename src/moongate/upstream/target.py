@@ -11,7 +11,7 @@ from moongate.core.routing import Candidate
 from moongate.core.settings import Settings
 from moongate.core.settings import Target as TargetSettings
 from moongate.upstream.dialects import DIALECTS
-from moongate.upstream.dialects_errors import classify, provider_ids
+from moongate.upstream.dialects_errors import cached_tokens, classify, provider_ids
 from moongate.upstream.dialects_requests import ask_for_usage, drop_pinned, outbound_headers, switch_thinking
 from moongate.upstream.http1 import Http1
 from moongate.upstream.origin import Origin
@@ -108,3 +108,7 @@ class Target:
     def provider_ids(self, headers: Headers) -> tuple[str, str]:
         """The provider's request id and trace id, empty where it gave none."""
         return provider_ids(self._dialect, headers)
+
+    def cached_tokens(self, headers: Headers) -> int:
+        """Input tokens that the answer's head says were in the provider's prompt cache; 0 where it says nothing."""
+        return cached_tokens(self._dialect, headers)
