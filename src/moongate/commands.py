@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from moongate import __version__
+from moongate.commands_ledger import ledger
 from moongate.core.settings import Settings
 from moongate.store.control import ControlError, ControlStore
 from moongate.store.settings_file import check_file
@@ -31,6 +32,7 @@ keys = typer.Typer(
 app.add_typer(keys, name="keys")
 cache = typer.Typer(no_args_is_help=True, help="The response cache: what it would save.")
 app.add_typer(cache, name="cache")
+app.add_typer(ledger, name="ledger")
 
 State = Annotated[Path, typer.Option("--state", help="The gateway's state directory.", metavar="DIR")]
 _STATE = Path(Settings().state)

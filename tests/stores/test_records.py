@@ -307,3 +307,19 @@ def test_questions_from_several_threads(places: tuple[Path, Path]) -> None:
     assert seen == [{"completed": 100}] * 8
     journal.close()
     folder.close()
+
+
+def test_records_of_a_time_come_in_order_and_all_of_them(places: tuple[Path, Path], folder: Folder) -> None:
+    journal = Journal.open(places[0], OWNER)
+    made = [f"{second * 1000:012x}{number:016x}" for second in (10, 20, 30) for number in range(1500)]
+    for name in made:
+        closed(journal, call(name))
+    journal.flush()
+    assert [record.call_id for record in folder.records()] == made
+    assert [record.call_id for record in folder.records(20.0)] == made[1500:]
+    assert [record.call_id for record in folder.records(until=20.0)] == made[:1500]
+    assert [record.call_id for record in folder.records(10.5, 29.9)] == made[1500:3000]
+    assert list(folder.records(99.0)) == []
+    assert folder.dead_owners() == frozenset()
+    journal.close()
+    assert folder.dead_owners() == frozenset({OWNER})

@@ -8,8 +8,9 @@ reading how far the others came.
 
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -22,6 +23,8 @@ from moongate.store.reader import FormatError, Hole
 
 DAY: Final = 86_400.0
 _T = TypeVar("_T")
+_PAGE: Final = 2000
+_BEHIND_ALL: Final = "\U0010ffff"
 
 
 class Mark(NamedTuple):
@@ -86,6 +89,25 @@ class Folder:
         """The calls with this call id, request id, session, attempt id, or provider's request or trace id."""
         return self._ask(lambda db: view.find(db, name))
 
+    def records(self, since: float | None = None, until: float | None = None) -> Iterator[CallRecord]:
+        """Every call made from `since` on and before `until` (wall-clock seconds), in the order of their ids.
+
+        The journals are folded when the first is asked for; no transaction is held in between.
+        """
+        after = "" if since is None else view.id_at(since)
+        before = _BEHIND_ALL if until is None else view.id_at(until)
+        self.fold()
+        while True:
+            found = self._answer(partial(view.page, after=after, before=before, most=_PAGE))
+            yield from found
+            if len(found) < _PAGE:
+                return
+            after = found[-1].call_id
+
+    def dead_owners(self) -> frozenset[str]:
+        """Owners of journals that are proved dead."""
+        return frozenset(self._dead(owners.segments(self._directory)))
+
     def outcomes(self) -> dict[str, int]:
         """How many calls ended how; `open` for those that run."""
         return self._ask(view.outcomes)
@@ -128,6 +150,10 @@ class Folder:
     def _ask(self, question: Callable[[sqlite3.Connection], _T]) -> _T:
         with self._mutex:
             self.fold()
+            return self._answer(question)
+
+    def _answer(self, question: Callable[[sqlite3.Connection], _T]) -> _T:
+        with self._mutex:
             try:
                 return question(self._database.connect())
             except sqlite3.Error as error:

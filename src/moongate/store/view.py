@@ -229,6 +229,17 @@ def _names(record: CallRecord) -> set[str]:
     return names
 
 
+def page(db: sqlite3.Connection, after: str, before: str, most: int) -> list[CallRecord]:
+    """The next calls behind the id `after` and before the id `before`, in the order of their ids, `most` at most."""
+    condition = "call_id > ? AND call_id < ? ORDER BY call_id LIMIT ?"
+    return [entry.record for entry in _entries(db, condition, after, before, most)]
+
+
+def id_at(moment: float) -> str:
+    """What every call id from this moment (wall-clock seconds) on is not before: ids begin with their milliseconds."""
+    return f"{max(int(moment * 1000), 0):012x}"
+
+
 def outcomes(db: sqlite3.Connection) -> dict[str, int]:
     """How many calls ended how; those that still run under `open`."""
     return dict(db.execute("SELECT iif(outcome = '', 'open', outcome), count(*) FROM records GROUP BY 1"))
@@ -280,7 +291,7 @@ def forget(db: sqlite3.Connection, before: float) -> None:
     Call ids begin with the milliseconds of their making as 12 hexadecimal digits (`World.new_id`), so that the
     old ones lie together and need no search.
     """
-    oldest = f"{max(int(before * 1000), 0):012x}"
+    oldest = id_at(before)
     for name in ("provider_request_id", "provider_trace_id"):
         db.execute(
             f"DELETE FROM provider_ids WHERE (id, call_id) IN"  # noqa: S608 - own words
