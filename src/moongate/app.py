@@ -35,6 +35,7 @@ from moongate.ops.health import Trusted, plain_address
 from moongate.ops.metrics import CallMetrics, Row
 from moongate.store.journal import Journal
 from moongate.upstream.dialects_requests import EDITS
+from moongate.upstream.names import Names
 from moongate.upstream.target import Target
 from moongate.upstream.transport import Timeouts
 from moongate.world import World
@@ -70,7 +71,8 @@ class App:
         views = [self._measured.observe] if self._log is None else [self._measured.observe, self._log.write]
         held = Held(settings.edge.held_bytes)
         surface = ChatCompletions()
-        self._targets = {name: Target.build(name, settings, world) for name in settings.targets}
+        self._names = Names(world.clock, settings.dns.ttl_seconds, settings.dns.stale_seconds)
+        self._targets = {name: Target.build(name, settings, world, self._names) for name in settings.targets}
         self._admission = Admission(settings.max_concurrent_requests)
         day = datetime.fromtimestamp(world.wall(), UTC).date()
         self._gateway = Gateway(
@@ -147,6 +149,9 @@ class App:
         self._measured.in_flight.set(self.in_flight)
         self._measured.connections.set(self._server.connections)
         self._measured.journal_bytes.set(self._journal.written_bytes)
+        for name, target in self._targets.items():
+            if target.place is not None:
+                self._measured.dialed(name, target.place.stale, target.place.changes, target.place.races)
         return self._measured.snapshot()
 
     async def stop(self) -> None:
@@ -154,6 +159,7 @@ class App:
         self._server.abort_all()
         for target in self._targets.values():
             await target.transport.close()
+        await self._names.close()
         self._journal.close()
         if self._log is not None:
             self._log.close()

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import socket
 import ssl
+import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,9 +16,19 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
+from moongate.core.names import Address
+from moongate.upstream.names import Names
 from moongate.upstream.probes import Look, look_at, word_for
 
+HERE = Look("a", "127.0.0.1", 1, "/", "a")
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+async def nearby(host: str) -> list[Address]:
+    """One name is this machine's, no other is known."""
+    if host != "kimi.nearby":
+        raise socket.gaierror(socket.EAI_NONAME, "unknown")
+    return [Address("127.0.0.1")]
 
 
 def seen_by(answer: Answer, seconds: float = 2.0, tls: ssl.SSLContext | None = None, **said: object) -> str:
@@ -34,9 +46,10 @@ def seen_by(answer: Answer, seconds: float = 2.0, tls: ssl.SSLContext | None = N
         server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
         port = server.sockets[0].getsockname()[1]
         usual: dict[str, object] = {"target": "a", "host": "127.0.0.1", "port": port, "path": "/v1/models"}
-        word = await look_at(Look(**(usual | {"authority": "kimi.example"} | said)), seconds)  # type: ignore[arg-type]
+        look = Look(**(usual | {"authority": "kimi.example"} | said))  # type: ignore[arg-type]
+        word = await look_at(look, seconds, Names(time.monotonic, lookup=nearby))
         server.close()
-        if tls is None:
+        if tls is None and word != "kimi_network_unreachable":
             await done.wait()
         await asyncio.sleep(0.02)
         return word
@@ -101,7 +114,12 @@ def test_who_says_nothing_is_a_time_out() -> None:
 
 
 def test_who_is_not_there_is_unreachable() -> None:
-    assert asyncio.run(look_at(Look("a", "127.0.0.1", 1, "/", "a"), 2.0)) == "kimi_network_unreachable"
+    assert asyncio.run(look_at(HERE, 2.0, Names(time.monotonic))) == "kimi_network_unreachable"
+
+
+def test_names_are_looked_up_as_those_of_calls_are() -> None:
+    assert seen_by(saying(b"HTTP/1.1 200 OK\r\n\r\n"), host="kimi.nearby") == "ok"
+    assert seen_by(saying(b""), host="kimi.elsewhere") == "kimi_network_unreachable"
 
 
 def self_signed(folder: Path, name: str) -> tuple[ssl.SSLContext, str]:

@@ -58,7 +58,7 @@ Script = Callable[[Peer], Awaitable[None]]
 
 @dataclass
 class RawServer:
-    """Listens on loopback, on a port of the kernel's choice, and runs `script` for each connection."""
+    """Listens on loopback, on a port of the kernel's choice if none is named, and runs `script` for each connection."""
 
     script: Script
     tls: ssl.SSLContext | None = None
@@ -66,13 +66,14 @@ class RawServer:
     opened: int = 0
     failures: list[BaseException] = field(default_factory=list)
     port: int = 0
+    host: str = "127.0.0.1"
 
     async def __aenter__(self) -> Self:
         self._tasks: set[asyncio.Task[None]] = set()
         listening = socket.socket()
         if self.receive_buffer:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.receive_buffer)
-        listening.bind(("127.0.0.1", 0))
+        listening.bind((self.host, self.port))
         self.port = listening.getsockname()[1]
         self._server = await asyncio.start_server(self._met, sock=listening, ssl=self.tls, limit=1 << 20)
         return self

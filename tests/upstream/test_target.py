@@ -16,6 +16,7 @@ from moongate.core.settings import Settings
 from moongate.core.settings import Target as TargetSettings
 from moongate.upstream.dialects_requests import EDITS
 from moongate.upstream.http1 import Http1
+from moongate.upstream.names import Names
 from moongate.upstream.target import Target
 from moongate.upstream.transport import Timeouts
 from moongate.world import RealWorld
@@ -26,7 +27,7 @@ BASE = TargetSettings(Url("https", "api.moonshot.ai", 443, "/v1"), key=Secret("s
 def target(**changes: Any) -> Target:
     """A target of these settings."""
     settings = Settings(targets={"t": replace(BASE, **changes)}, routes={})
-    return Target.build("t", settings, RealWorld())
+    return Target.build("t", settings, RealWorld(), Names(RealWorld().clock))
 
 
 def call(members: bytes = b"", *, stream: bool = False, include_usage: bool = False) -> Call:

@@ -298,6 +298,20 @@ class HealthChecks(Section):
 
 
 @dataclass(frozen=True, slots=True)
+class Dns(Section):
+    """How the addresses of targets are kept; it is the system's resolver that is asked."""
+
+    ttl_seconds: Annotated[
+        float, Seconds(), Note("How long an answer counts; connections follow a changed one within it.")
+    ] = 30.0
+    stale_seconds: Annotated[
+        float,
+        Seconds(zero=True),
+        Note("How much longer the last good answer is used when no name server gives another."),
+    ] = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
 class RequestId(Section):
     """How the request id travels."""
 
@@ -365,6 +379,7 @@ class Settings(Section):
     ledger: Ledger = field(default_factory=Ledger)
     log: Log = field(default_factory=Log)
     health: HealthChecks = field(default_factory=HealthChecks)
+    dns: Dns = field(default_factory=Dns)
     request_id: RequestId = field(default_factory=RequestId)
 
     def to_json(self) -> bytes:

@@ -100,6 +100,19 @@ FAMILIES: Final[tuple[Family, ...]] = (
         bounds=_STALL,
     ),
     Family("moongate_journal_bytes_total", _C, "Bytes appended to journals."),
+    Family(
+        "moongate_dns_stale_total",
+        _C,
+        "Connections made to a target's last good addresses because no name server gave newer ones in time.",
+        ("target",),
+    ),
+    Family("moongate_dns_changes_total", _C, "Times that a target's host was found elsewhere.", ("target",)),
+    Family(
+        "moongate_connect_races_total",
+        _C,
+        "Connections to a target that a later address won, the first being slow or dead.",
+        ("target",),
+    ),
     Family("moongate_workers", _G, "Worker processes, by what they do.", ("state",)),
     Family(
         "moongate_worker_restarts_total",
@@ -262,6 +275,12 @@ class CallMetrics:
         """Count a request that was refused before anybody's key was found; `code` is its fault, or that one's code."""
         known = _known(_CODE_OF.get(code, code), CODES)
         self.cells.cell("moongate_unauthenticated_total", known).value += 1
+
+    def dialed(self, target: str, stale: int, changes: int, races: int) -> None:
+        """Take the totals that a target's place keeps of its dials."""
+        self.cells.cell("moongate_dns_stale_total", target).set(stale)
+        self.cells.cell("moongate_dns_changes_total", target).set(changes)
+        self.cells.cell("moongate_connect_races_total", target).set(races)
 
     def snapshot(self) -> list[Row]:
         """All series as they stand."""

@@ -5,6 +5,7 @@ its sockets and workers inherited, SIGHUP will reload settings one day.
 """
 
 import asyncio
+import functools
 import importlib
 import itertools
 import logging
@@ -35,6 +36,7 @@ from moongate.processes.fleet import WORKERS_FILE, Fleet, Terms
 from moongate.processes.heirloom import Heirloom
 from moongate.processes.slots import Process
 from moongate.processes.state_lock import StateLock, StateLockedError
+from moongate.upstream.names import Names
 from moongate.upstream.probes import Look, look_at
 from moongate.world import World
 
@@ -141,7 +143,9 @@ class Supervisor:
             command=command,
         )
         self._fleet = Fleet(terms, self, world)
-        self._watch = Watch(_looks(settings), settings.health.kimi_seconds, world, look_at)
+        self._names = Names(world.clock, settings.dns.ttl_seconds, settings.dns.stale_seconds)
+        look = functools.partial(look_at, names=self._names)
+        self._watch = Watch(_looks(settings), settings.health.kimi_seconds, world, look)
         self._shown = self.checks()
         self._attempts = Attempts()
         self._totals = Totals()
@@ -168,6 +172,7 @@ class Supervisor:
         await duties.finish()
         for task in tasks:
             task.cancel()
+        await self._names.close()
         admin = await opened
         if admin is not None:
             await admin.stop()

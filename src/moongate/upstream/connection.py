@@ -94,6 +94,18 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         transport.set_write_buffer_limits(high=0)
 
+    @property
+    def peer(self) -> str:
+        """The IP address at the other end; empty if there is none any more."""
+        try:
+            return str(self._sock.getpeername()[0])
+        except OSError:
+            return ""
+
+    def retire(self, keeper: Keeper) -> None:
+        """Have another keeper for what remains."""
+        self._keeper = keeper
+
     def is_usable(self, now: float) -> bool:
         """Whether the peer has left it open and silent: as the kernel knows, or as the loop has seen just now."""
         if self.is_gone or self._transport.is_closing():

@@ -9,7 +9,9 @@ from typing import Final
 
 from moongate.core.faults import Fault
 from moongate.upstream.connection import Connection
+from moongate.upstream.names import Place
 from moongate.upstream.origin import Origin
+from moongate.upstream.tcp import connect
 
 _OUT_OF_OWN_MEANS: Final = frozenset(
     (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM)
@@ -53,6 +55,7 @@ def _tls_reason(error: ssl.SSLError) -> str:
 
 async def dial(
     origin: Origin,
+    place: Place,
     context: ssl.SSLContext | None,
     make: Callable[[socket.socket], Connection],
     on_tls: Callable[[], None],
@@ -62,7 +65,7 @@ async def dial(
     Raises what `meaning` reads. When cancelled, everything it opened is closed.
     """
     loop = asyncio.get_running_loop()
-    sock = await _connect(loop, origin)
+    sock = await connect(place, origin.port)
     try:
         transport, connection = await loop.create_connection(lambda: make(sock), sock=sock)
     except BaseException:
@@ -86,34 +89,3 @@ async def dial(
         raise ConnectionResetError(errno.ECONNRESET, "closed in the handshake")
     connection.secure(secure)
     return connection
-
-
-async def _connect(loop: asyncio.AbstractEventLoop, origin: Origin) -> socket.socket:
-    """Connect to the first address that answers."""
-    addresses = await loop.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
-    failed: OSError = ConnectionRefusedError(errno.ECONNREFUSED, "no address")
-    for family, kind, proto, _, address in addresses:
-        sock = socket.socket(family, kind, proto)
-        try:
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            _keep_alive(sock)
-            await loop.sock_connect(sock, address)
-        except OSError as error:
-            sock.close()
-            failed = error
-        except BaseException:
-            sock.close()
-            raise
-        else:
-            return sock
-    raise failed
-
-
-def _keep_alive(sock: socket.socket) -> None:
-    """Notice a peer that vanished within about a minute, even when nothing is to be sent."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
-        number = getattr(socket, option, None)
-        if number is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, number, value)

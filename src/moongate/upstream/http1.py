@@ -15,6 +15,7 @@ from moongate.core.faults import Fault, Reach
 from moongate.upstream.connection import Connection
 from moongate.upstream.dial import dial, meaning, tls_context
 from moongate.upstream.exchange import Exchange
+from moongate.upstream.names import Names
 from moongate.upstream.origin import Origin
 from moongate.upstream.transport import Ended, Outbound, Phase, Sink
 
@@ -25,12 +26,16 @@ _BODILESS: Final = (b"GET", b"HEAD")
 class Http1:
     """A `Transport` over HTTP/1.1. `clock` gives the monotonic seconds in which deadlines are told.
 
+    `names` is shared by those that may share lookups, and theirs to close; None: names of its own.
     Must be made where a CA file may be read; used within one event loop, uvloop's or asyncio's own.
     """
 
-    def __init__(self, origin: Origin, clock: Callable[[], float]) -> None:
+    def __init__(self, origin: Origin, clock: Callable[[], float], names: Names | None = None) -> None:
         self.origin = origin
         self._clock = clock
+        self._own_names = Names(clock) if names is None else None
+        self.place = (self._own_names or names or Names(clock)).place(origin.host)
+        self._last_calls = _LastCalls(self)
         self._context = tls_context(origin)
         self._host = f" HTTP/1.1\r\nHost: {origin.authority}\r\n".encode("ascii")
         self._exchanges: set[Exchange] = set()
@@ -92,6 +97,8 @@ class Http1:
             exchange.fail(Fault.GATEWAY_DRAINING)
         for connection in list(self._connections):
             connection.close()
+        if self._own_names is not None:
+            await self._own_names.close()
         if self._dials:
             await asyncio.wait(list(self._dials))
         if self._closing:
@@ -125,6 +132,7 @@ class Http1:
         task = asyncio.get_running_loop().create_task(
             dial(
                 self.origin,
+                self.place,
                 self._context,
                 lambda sock: Connection(self, sock),
                 lambda: exchange.enter(Phase.TLS),
@@ -203,7 +211,31 @@ class Http1:
         oldest = now - self.origin.idle_seconds
         while self._idle and self._idle[0].idle_since < oldest:
             self._idle[0].close()
+        if self.place.tend():
+            self._let_move()
         if self._exchanges or self._idle:
             self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
         else:
             self._sweeper = None
+
+    def _let_move(self) -> None:
+        """Keep no connection to an address that the host has left: what is under way there ends as it may."""
+        for connection in list(self._connections):
+            if self.place.is_current(connection.peer):
+                continue
+            if connection in self._idle:
+                connection.close()
+            else:
+                connection.retire(self._last_calls)
+
+
+class _LastCalls:
+    """The `Keeper` of connections that carry their last exchange."""
+
+    def __init__(self, pool: Http1) -> None:
+        self.forget = pool.forget
+        self.bury = pool.bury
+
+    def take_back(self, connection: Connection) -> None:
+        """Close it."""
+        connection.close()

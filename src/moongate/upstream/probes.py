@@ -12,6 +12,8 @@ from http import HTTPStatus
 from typing import Final
 
 from moongate.core.faults import FACTS, Fault
+from moongate.upstream.names import Names
+from moongate.upstream.tcp import connect
 
 OK: Final = "ok"
 _LONGEST_LINE: Final = 16 * 1024
@@ -32,19 +34,19 @@ class Look:
     server_name: str = ""
 
 
-async def look_at(look: Look, seconds: float) -> str:
+async def look_at(look: Look, seconds: float, names: Names) -> str:
     """`ok`, or the public code of the fault that a call would meet. Never raises for what the network does.
 
     An answer of 429 is `ok`: whoever counts our requests is there. So is 404: not every host lists its models.
     """
     try:
         async with asyncio.timeout(seconds):
-            status = await _status_of(look)
+            status = await _status_of(look, names)
     except TimeoutError:
         return FACTS[Fault.KIMI_NETWORK_TIMEOUT].code
     except ssl.SSLError:
         return FACTS[Fault.KIMI_TLS_REFUSED].code
-    except OSError:
+    except (OSError, UnicodeError):  # the latter: no valid host name
         return FACTS[Fault.KIMI_NETWORK_UNREACHABLE].code
     except (ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
         return FACTS[Fault.KIMI_BAD_RESPONSE].code
@@ -64,12 +66,17 @@ def word_for(status: int) -> str:
     return OK
 
 
-async def _status_of(look: Look) -> int:
+async def _status_of(look: Look, names: Names) -> int:
     tls = _tls(look.ca_file) if look.secure else None
     name = (look.server_name or look.host) if look.secure else None
-    reader, writer = await asyncio.open_connection(
-        look.host, look.port, ssl=tls, server_hostname=name, limit=_LONGEST_LINE
-    )
+    sock = await connect(names.place(look.host), look.port)
+    try:
+        reader, writer = await asyncio.open_connection(
+            sock=sock, ssl=tls, server_hostname=name, limit=_LONGEST_LINE
+        )
+    except BaseException:
+        sock.close()
+        raise
     try:
         authorization = f"Authorization: Bearer {look.key}\r\n" if look.key else ""
         writer.write(

@@ -14,6 +14,7 @@ from moongate.upstream.dialects import DIALECTS
 from moongate.upstream.dialects_errors import cached_tokens, classify, provider_ids
 from moongate.upstream.dialects_requests import ask_for_usage, drop_pinned, outbound_headers, switch_thinking
 from moongate.upstream.http1 import Http1
+from moongate.upstream.names import Names, Place
 from moongate.upstream.origin import Origin
 from moongate.upstream.transport import Headers, Outbound, Timeouts, Transport
 from moongate.world import World
@@ -31,7 +32,10 @@ class Prepared(msgspec.Struct):
 
 
 class Target:
-    """One provider endpoint with its credential. `wall` gives seconds since 1970, for dates in its headers."""
+    """One provider endpoint with its credential.
+
+    `wall` gives seconds since 1970, for dates in its headers; `place` is where its host is, None where nobody dials.
+    """
 
     def __init__(
         self,
@@ -40,8 +44,11 @@ class Target:
         id_headers: tuple[str, ...],
         transport: Transport,
         wall: Callable[[], float],
+        *,
+        place: Place | None = None,
     ) -> None:
         self.name = name
+        self.place = place
         self.currency = settings.currency
         self.transport = transport
         self._wall = wall
@@ -51,8 +58,8 @@ class Target:
         self._id_headers = id_headers
 
     @classmethod
-    def build(cls, name: str, settings: Settings, world: World) -> "Target":
-        """Make the named target with a transport of its own; its CA file is read now."""
+    def build(cls, name: str, settings: Settings, world: World, names: Names) -> "Target":
+        """Make the named target with a transport of its own; its CA file is read now. `names` stay the caller's."""
         made = settings.targets[name]
         url = made.url
         origin = Origin(
@@ -65,8 +72,9 @@ class Target:
             made.idle_connections,
             made.idle_seconds,
         )
-        transport = Http1(origin, world.clock)
-        return cls(name, made, settings.request_id.upstream_headers, transport, world.wall)
+        transport = Http1(origin, world.clock, names)
+        headers = settings.request_id.upstream_headers
+        return cls(name, made, headers, transport, world.wall, place=transport.place)
 
     def prepare(self, call: Call, candidate: Candidate, timeouts: Timeouts) -> Prepared:
         """What goes out for this call: the client's very bytes unless one of the closed list of edits is due.
