@@ -18,6 +18,7 @@ from moongate.core.control import Control
 from moongate.core.faults import Fault
 from moongate.core.held import Held
 from moongate.core.models import model_on
+from moongate.core.parking import Parking, Refused
 from moongate.core.pricing import prices_of
 from moongate.core.record import CallRecord
 from moongate.core.routing import Candidate, Route
@@ -73,13 +74,14 @@ class App:
         surface = ChatCompletions()
         self._names = Names(world.clock, settings.dns.ttl_seconds, settings.dns.stale_seconds)
         self._targets = {name: Target.build(name, settings, world, self._names) for name in settings.targets}
+        self._parking = Parking()
         self._admission = Admission(settings.max_concurrent_requests)
         day = datetime.fromtimestamp(world.wall(), UTC).date()
         self._gateway = Gateway(
             surface=surface,
             admission=self._admission,
             flights=Flights(loop),
-            exchange=Exchange(world, self._targets, self._admission, surface, held),
+            exchange=Exchange(world, self._targets, self._admission, surface, held, parking=self._parking),
             ledger=Ledger(world, self._journal, prices_of(settings), _all(views), slot=slot, owner=owner),
             routes={name: _route(name, route, settings, day) for name, route in settings.routes.items()},
             times={name: _times(route) for name, route in settings.routes.items()},
@@ -114,8 +116,9 @@ class App:
         self._api.ready = True
 
     def set_control(self, document: bytes) -> None:
-        """Follow this control document from now on: its keys open the door."""
+        """Follow this control document from now on: its keys open the door, what it parks gets no calls."""
         control = Control.from_json(document)
+        self._parking.follow(control.parked)
         keys = {
             digest: Principal(
                 entry.id,
@@ -127,6 +130,10 @@ class App:
             if entry.revoked is None
         }
         self._api.let_in(keys)
+
+    def take_refused(self) -> list[Refused]:
+        """What Kimi refused for good since this was last asked."""
+        return self._parking.take()
 
     def set_health(self, checks: Mapping[str, str]) -> None:
         """Show these checks on `/healthz` from now on."""

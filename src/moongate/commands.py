@@ -33,6 +33,11 @@ app.add_typer(keys, name="keys")
 cache = typer.Typer(no_args_is_help=True, help="The response cache: what it would save.")
 app.add_typer(cache, name="cache")
 app.add_typer(ledger, name="ledger")
+parks = typer.Typer(
+    no_args_is_help=True,
+    help="Accounts that get no calls because Kimi refused them: list and release. Running gateways follow at once.",
+)
+app.add_typer(parks, name="parks")
 
 State = Annotated[Path, typer.Option("--state", help="The gateway's state directory.", metavar="DIR")]
 _STATE = Path(Settings().state)
@@ -175,7 +180,9 @@ def add_key(
 ) -> None:
     """Make a key and print it: this once, for only its digest is kept."""
     with _control(state, create=True) as control:
-        key, entry = control.add_key(tenant, label, route, _world.new_secret(), now=_world.wall(), who=_who())
+        key, entry = control.add_key(
+            tenant, label, route, _world.new_secret(), now=_world.wall(), who=_who("keys")
+        )
     print(key)
     print(f"{entry.id} for tenant {entry.tenant}; it will not be shown again.", file=sys.stderr)
 
@@ -198,8 +205,30 @@ def revoke_key(
 ) -> None:
     """Make a key worthless. Calls under way go on."""
     with _control(state) as control:
-        entry = control.revoke(key_id, now=_world.wall(), who=_who())
+        entry = control.revoke(key_id, now=_world.wall(), who=_who("keys"))
     print(f"{entry.id} for tenant {entry.tenant} is revoked.")
+
+
+@parks.command("list")
+def list_parks(state: State = _STATE) -> None:
+    """List what is parked, since when and why; the oldest first."""
+    with _control(state) as control:
+        parked = control.read().parked
+    table = Table("name", "since", "reason")
+    for name, entry in sorted(parked.items(), key=lambda each: each[1].since):
+        table.add_row(name, _day(entry.since), entry.reason)
+    Console().print(table)
+
+
+@parks.command("release")
+def release(
+    name: Annotated[str, typer.Argument(help="An account, or account/model, as `parks list` shows it.")],
+    state: State = _STATE,
+) -> None:
+    """Have it asked again, once the cause is mended; if it is not, the next call parks it anew."""
+    with _control(state) as control:
+        control.unpark(name, now=_world.wall(), who=_who("parks"))
+    print(f"{name} is released.")
 
 
 @contextmanager
@@ -215,8 +244,8 @@ def _control(state: Path, *, create: bool = False) -> Iterator[ControlStore]:
         raise typer.Exit(1) from error
 
 
-def _who() -> str:
-    return f"{getpass.getuser()} (moongate keys)"
+def _who(group: str) -> str:
+    return f"{getpass.getuser()} (moongate {group})"
 
 
 def _day(at: float | None) -> str:

@@ -16,6 +16,7 @@ from moongate.core.call import Call, Principal
 from moongate.core.chat import CHAT
 from moongate.core.faults import Fault, Reach
 from moongate.core.held import Held
+from moongate.core.parking import Parking
 from moongate.core.pricing import PRICES, PriceTable
 from moongate.core.record import CallRecord, decode
 from moongate.core.routing import Candidate, Route
@@ -241,11 +242,12 @@ class House:
         }
         admission = Admission(most)
         self.held = Held(1 << 20)
+        self.parking = Parking()
         self.gateway = Gateway(
             surface=CHAT,
             admission=admission,
             flights=Flights(loop),
-            exchange=Exchange(self.world, targets, admission, CHAT, self.held),
+            exchange=Exchange(self.world, targets, admission, CHAT, self.held, parking=self.parking),
             ledger=Ledger(
                 self.world, self.journal, PriceTable(PRICES), self.records.append, slot=0, owner="owner"
             ),

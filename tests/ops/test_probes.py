@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from cryptography import x509
@@ -18,8 +19,9 @@ from cryptography.x509.oid import NameOID
 
 from moongate.core.names import Address
 from moongate.upstream.names import Names
-from moongate.upstream.probes import Look, look_at, word_for
+from moongate.upstream.probes import Look, balance_of, look_at, word_for
 
+T = TypeVar("T")
 HERE = Look("a", "127.0.0.1", 1, "/", "a")
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -31,30 +33,40 @@ async def nearby(host: str) -> list[Address]:
     return [Address("127.0.0.1")]
 
 
-def seen_by(answer: Answer, seconds: float = 2.0, tls: ssl.SSLContext | None = None, **said: object) -> str:
-    """What a look at a server shows that answers like this."""
+def asked(
+    answer: Answer,
+    ask: Callable[[Look, Names], Awaitable[T]],
+    tls: ssl.SSLContext | None = None,
+    **said: object,
+) -> T:
+    """What a look learns from a server that answers like this."""
 
-    async def main() -> str:
-        done = asyncio.Event()
+    async def main() -> T:
+        over: set[asyncio.Task[None]] = set()
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            over.add(asyncio.current_task())  # type: ignore[arg-type]
             with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
                 await answer(reader, writer)
             writer.close()
-            done.set()
 
         server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
         port = server.sockets[0].getsockname()[1]
         usual: dict[str, object] = {"target": "a", "host": "127.0.0.1", "port": port, "path": "/v1/models"}
         look = Look(**(usual | {"authority": "kimi.example"} | said))  # type: ignore[arg-type]
-        word = await look_at(look, seconds, Names(time.monotonic, lookup=nearby))
+        learnt = await ask(look, Names(time.monotonic, lookup=nearby))
         server.close()
-        if tls is None and word != "kimi_network_unreachable":
-            await done.wait()
+        if over:
+            await asyncio.wait(over)
         await asyncio.sleep(0.02)
-        return word
+        return learnt
 
     return asyncio.run(main())
+
+
+def seen_by(answer: Answer, seconds: float = 2.0, tls: ssl.SSLContext | None = None, **said: object) -> str:
+    """What a look at a server shows that answers like this."""
+    return asked(answer, lambda look, names: look_at(look, seconds, names), tls, **said)
 
 
 def saying(text: bytes, heard: list[bytes] | None = None) -> Answer:
@@ -155,3 +167,47 @@ def test_only_a_certificate_of_a_trusted_authority_for_the_right_name_will_do(tm
     assert seen_by(well, tls=tls, secure=True, ca_file=pem, server_name=name) == "ok"
     assert seen_by(well, tls=tls, secure=True, ca_file=pem) == "kimi_network_unreachable"
     assert seen_by(well, tls=tls, secure=True, server_name=name) == "kimi_network_unreachable"
+
+
+def balance(answer: Answer, seconds: float = 2.0) -> float | None:
+    return asked(answer, lambda look, names: balance_of(look, seconds, names))
+
+
+MONEY = (
+    b'{"code":0,"data":{"available_balance":12.5,"voucher_balance":2.5,"cash_balance":10.0},"status":true}'
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(MONEY), MONEY),
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(MONEY), MONEY),
+        b"HTTP/1.1 200 OK\r\n\r\n" + MONEY,
+    ],
+)
+def test_a_balance_is_read_however_it_is_framed(text: bytes) -> None:
+    assert balance(saying(text)) == 12.5
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"SSH-2.0-hello\r\n",
+        b"HTTP/1.1 401 Unauthorized\r\nContent-Length: %d\r\n\r\n%b" % (len(MONEY), MONEY),
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n" + MONEY,
+        b"HTTP/1.1 200 OK\r\n\r\n<html>moon</html>",
+        b"HTTP/1.1 200 OK\r\n\r\n" + MONEY.replace(b"12.5", b'"plenty"'),
+    ],
+)
+def test_what_does_not_tell_a_balance_tells_none(text: bytes) -> None:
+    assert balance(saying(text)) is None
+
+
+def test_a_balance_that_does_not_come_is_none() -> None:
+    async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    assert balance(silent, seconds=0.1) is None

@@ -37,7 +37,7 @@ def test_a_worker_that_is_told_to_leave_is_replaced_without_a_lost_call(tmp_path
 
 def test_a_slot_without_a_worker_is_answered_503_after_5_s_until_one_is_back(tmp_path: Path) -> None:
     with Gateway(tmp_path, workers=2) as gateway:
-        (tmp_path / "control.json").write_text('"no start"')
+        (tmp_path / "control.json").write_text('{"switches": {"no start": "1"}}')
         eventually(lambda: b"no start" in gateway.get("/", 0)[1])
         os.kill(gateway.serving_pid(0), signal.SIGKILL)
         status, body = gateway.get("/", 0)

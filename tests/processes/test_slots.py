@@ -95,15 +95,15 @@ def test_the_admin_listener_answers_only_to_names_of_its_own(tmp_path: Path) -> 
             assert gateway.admin("/metrics", host=own)[0] == HTTPStatus.OK
 
 
-def has_keys(gateway: Gateway, slot: int) -> bool:
-    return b"keys" in gateway.get("/", slot)[1]
+def has_a_version(gateway: Gateway, slot: int) -> bool:
+    return b"version" in gateway.get("/", slot)[1]
 
 
 def test_a_changed_control_document_reaches_every_worker(tmp_path: Path) -> None:
     with Gateway(tmp_path, workers=2) as gateway:
-        (tmp_path / "control.json").write_text('{"keys": 1}')
+        (tmp_path / "control.json").write_text('{"version": 1}')
         for slot in (0, 1):
-            eventually(partial(has_keys, gateway, slot))
+            eventually(partial(has_a_version, gateway, slot))
 
 
 def test_workers_may_open_as_many_files_as_the_hard_limit_allows(tmp_path: Path) -> None:

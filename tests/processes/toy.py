@@ -16,6 +16,7 @@ from time import sleep
 import msgspec
 
 from moongate.core.addresses import Address, Url
+from moongate.core.parking import Refused
 from moongate.core.record import CallRecord
 from moongate.core.secret import Secret
 from moongate.core.settings import Admin, Drain, HealthChecks, Settings, Target
@@ -42,6 +43,7 @@ class Toy:
         self.ready = False
         self.draining = False
         self.in_flight = 0
+        self.refused: list[Refused] = []
         self.checks: dict[str, str] = {}
         self.servers: list[asyncio.Server] = []
         self.writers: set[asyncio.StreamWriter] = set()
@@ -57,6 +59,10 @@ class Toy:
 
     def set_control(self, document: bytes) -> None:
         self.control = document
+
+    def take_refused(self) -> list[Refused]:
+        refused, self.refused = self.refused, []
+        return refused
 
     def set_health(self, checks: Mapping[str, str]) -> None:
         self.checks = dict(checks)
@@ -160,6 +166,12 @@ class ControlFile:
     def to_json(self) -> bytes:
         self.seen = self.path.read_bytes()
         return self.seen
+
+    def park(self, name: str, reason: str, *, now: float, who: str) -> bool:
+        raise NotImplementedError
+
+    def unpark(self, name: str, *, now: float, who: str, detail: str = "") -> None:
+        raise NotImplementedError
 
 
 class Given(msgspec.Struct):

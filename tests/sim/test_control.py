@@ -148,11 +148,19 @@ def test_overload_can_be_switched_on_for_a_while() -> None:
     run(story)
 
 
+async def balance(world: World) -> float:
+    answer = await world.call("GET", "/v1/users/me/balance", Authorization="Bearer sk-sim")
+    available: float = answer.json()["data"]["available_balance"]
+    return available
+
+
 def test_an_account_can_be_suspended_and_its_prefixes_forgotten() -> None:
     async def story(world: World) -> None:
         await switch(world, suspended=True, account="org-sim")
         assert (await world.chat()).json()["error"]["type"] == "exceeded_current_quota_error"
+        assert (await balance(world)) == 0
         await switch(world, suspended=False)
+        assert (await balance(world)) == 12.5
         long = [{"role": "user", "content": "moon " * 1000}]
         await world.chat(messages=long)
         await switch(world, forget_prefixes=True)

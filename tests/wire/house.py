@@ -169,15 +169,19 @@ class House:
     def wait_ready(self) -> None:
         def ready() -> bool:
             try:
-                return self.gateway.lives and get(self.port, "/readyz")[0] == 200
+                answers = self.gateway.lives and get(self.port, "/readyz")[0] == 200
+                return answers and {worker["state"] for worker in self.workers()} == {"ready"}
             except OSError:
                 return False
 
         until(20, ready, "the gateway is ready")
 
     def worker_pids(self) -> list[int]:
-        workers = json.loads(get(self.admin, "/api/workers")[1])["workers"]
-        return [worker["pid"] for worker in workers]
+        return [worker["pid"] for worker in self.workers()]
+
+    def workers(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(get(self.admin, "/api/workers")[1])["workers"]
+        return found
 
     def _descriptors(self) -> int:
         return sum(len(descriptors.links(pid)) for pid in self.worker_pids())

@@ -1,4 +1,4 @@
-"""The fault catalogue's rows 1 to 6 and 11 to 44 as this version answers them: what upstream does, what is seen.
+"""The fault catalogue's rows 1 to 7 and 11 to 44 as this version answers them: what upstream does, what is seen.
 
 One row is one thing that upstream does. `plain` and `stream` say what the client sees of it and what the ledger holds.
 """
@@ -23,6 +23,11 @@ class See:
     wait: int | None = None
     cause: str = ""
     phase: str = ""
+
+    @property
+    def parks(self) -> bool:
+        """Whether the account gets no calls after it."""
+        return self.code in {"kimi_quota_monthly", "kimi_auth_failed"}
 
     @property
     def in_band(self) -> bool:
@@ -109,6 +114,8 @@ CONNECT: Final = (
     _dead(5, "unknown_ca", _NO_TRUST),
     _dead(5, "tls10", _NO_TRUST),
     _dead(6, "tls_stall", replace(_TOO_LATE, phase="tls")),
+    Row(7, "http1_only", GOOD, GOOD, model="http1_only"),
+    Row(7, "no_alpn", GOOD, GOOD, model="no_alpn"),
 )
 
 ANSWERS: Final = (

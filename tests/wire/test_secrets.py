@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.wire.house import SIM_KEY, House, get
+from tests.wire.parking import release
 
 PROMPT = "PLANTED-PROMPT-4711"
 ANSWER = "PLANTED-ANSWER-4712"
@@ -26,12 +27,16 @@ def _plant(house: House) -> None:
         for stream in (False, True):
             sim = {"text": ANSWER, "reasoning": ANSWER} | ({"fault": fault} if fault else {})
             house.ask(sim, stream=stream, messages=messages, user="u-7", headers={"Cookie": COOKIE})
+            if fault in ("quota_exhausted", "auth_401"):
+                release(house)
     house.ask({"fault": "error_event", "message": f"{ORGANISATION} {ACCOUNT_KEY}"}, stream=True)
     told = f"Your account {ORGANISATION}<{ACCOUNT_KEY}> may not; {SIM_KEY} is bad"
     for code in (400, 401, 403, 429, 500, 503):
         answer = house.ask({"fault": "status", "code": code, "message": told}, messages=messages)
         for secret in (ORGANISATION, ACCOUNT_KEY, SIM_KEY):
             assert secret not in answer.body.decode() + json.dumps(answer.headers)
+        if code in (401, 403):
+            release(house)
     house.ask({"fault": "redirect_307", "location": LOCATION}, messages=messages)
     house.post(house.body(messages=messages), headers={"Authorization": f"Bearer {WRONG_KEY}"})
     house.post(b'{"model":"kimi-k2.5","messages":"' + PROMPT.encode() + b'\\ud800"}')
@@ -46,7 +51,7 @@ def _places(house: House) -> Iterator[tuple[str, bytes]]:
             yield path.name, path.read_bytes()
     for name in ("access.log", "gateway.log", "moongate.yaml"):
         yield name, (house.folder / name).read_bytes()
-    for page in ("/metrics", "/api/config", "/api/workers", "/healthz", "/"):
+    for page in ("/metrics", "/api/config", "/api/workers", "/api/parks", "/healthz", "/"):
         yield page, get(house.admin, page)[1]
     yield "healthz", get(house.port, "/healthz")[1]
     for pid in (house.gateway.child.pid, *house.worker_pids()):

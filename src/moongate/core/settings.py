@@ -292,9 +292,16 @@ class Log(Section):
 
 @dataclass(frozen=True, slots=True)
 class HealthChecks(Section):
-    """Active checks behind `/healthz`."""
+    """Active checks, behind `/healthz` and for parked accounts; none of them costs anything."""
 
     kimi_seconds: Annotated[float, Seconds(), Note("Time between two checks of each target.")] = 2.0
+    balance_seconds: Annotated[
+        float,
+        Seconds(),
+        Note(
+            "Time between two looks at the balance of an account of Moonshot's that is parked for want of it."
+        ),
+    ] = 60.0
 
 
 @dataclass(frozen=True, slots=True)

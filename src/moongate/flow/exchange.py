@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from moongate.core.call import Call
 from moongate.core.faults import FailedError, Failure, Fault, Reach
 from moongate.core.held import Held
+from moongate.core.parking import Parking
 from moongate.core.routing import Candidate, Route, following
 from moongate.core.surface import Classify, StreamReader, Surface
 from moongate.flow.admission import Admission
@@ -27,12 +28,15 @@ class Exchange:
         admission: Admission,
         surface: Surface,
         held: Held,
+        *,
+        parking: Parking,
     ) -> None:
         self._clock = world.clock
         self._targets = targets
         self._admission = admission
         self._surface = surface
         self._held = held
+        self._parking = parking
         self._later = asyncio.get_running_loop().call_later
 
     async def run(
@@ -42,14 +46,20 @@ class Exchange:
 
         Raises FailedError `ledger_unavailable` before anything is sent.
         """
+        plan = route.candidates
+        if self._parking.names:
+            plan = self._parking.open_of(plan)
+            if not plan:
+                return self._parking.refusal(route.candidates)
         at, tries, again = 0, 0, False
         while True:
             tries += 1
-            failure = await self._attempt(call, route.candidates[at], timeouts, flight, entry)
+            failure = await self._attempt(call, plan[at], timeouts, flight, entry)
             if failure is None or flight.cut_by is not None:
                 return failure
+            self._parking.refused(plan[at], failure)
             step = failure.rule.next
-            then = following(route.candidates, at, step, may_pay_twice=route.may_pay_twice, again=again)
+            then = following(plan, at, step, may_pay_twice=route.may_pay_twice, again=again)
             if then is None or tries >= route.tries or self._clock() >= call.deadline:
                 return failure
             at, again = then, then == at

@@ -8,7 +8,7 @@ from typing import Self
 from moongate.core.call import Call
 from moongate.core.charging import charge, counted, sum_up
 from moongate.core.estimate import prompt_tokens
-from moongate.core.faults import Failure, Fault, refuse
+from moongate.core.faults import Failure, Fault, Park, refuse
 from moongate.core.ledger import OPEN, Event, State, step
 from moongate.core.pricing import PriceTable, cost
 from moongate.core.record import (
@@ -156,7 +156,7 @@ class Entry:
             attempt.reach, attempt.phase = failure.reach.label, failure.phase
             attempt.cause, attempt.code = failure.fault.value, failure.rule.facts.code
             attempt.detail = failure.detail
-            if failure.rule.facts.page:
+            if failure.rule.facts.page and failure.rule.facts.park is Park.NOTHING:
                 _log.error(
                     "page: %s at target %s: %s", failure.rule.facts.code, attempt.target, failure.detail
                 )
@@ -214,7 +214,7 @@ class Entry:
                 record.retry_after = failure.retry_after
             if gone is not None:
                 record.status = facts.status
-            if facts.page and not record.attempts:
+            if facts.page and facts.park is Park.NOTHING and not record.attempts:
                 _log.error("page: %s: %s", facts.code, record.detail)
             if record.attempts and record.attempts[-1].state in OPEN:
                 _leave_in_doubt(record.attempts[-1], failure)

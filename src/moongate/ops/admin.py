@@ -28,6 +28,7 @@ _PAGE = """moongate
 /metrics       for Prometheus
 /healthz       the checks, in JSON
 /api/workers   worker processes and their slots
+/api/parks     accounts that get no calls, and why
 /api/config    the settings in force, secrets masked
 """
 
@@ -111,6 +112,9 @@ def _application(house: House, trusted: Trusted, host: str) -> ASGIApp:
     async def workers(_: Request) -> Response:
         return _json(msgspec.json.encode({"workers": house.workers()}))
 
+    async def parks(_: Request) -> Response:
+        return _json(msgspec.json.encode({"parks": house.parks()}))
+
     async def config(_: Request) -> Response:
         return _json(house.config())
 
@@ -127,6 +131,7 @@ def _application(house: House, trusted: Trusted, host: str) -> ASGIApp:
         "/metrics": metrics,
         "/healthz": health,
         "/api/workers": workers,
+        "/api/parks": parks,
         "/api/config": config,
     }
     routes = [Route(path, handler) for path, handler in handlers.items()]

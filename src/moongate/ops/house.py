@@ -20,6 +20,14 @@ class WorkerView(msgspec.Struct, frozen=True):
     addresses: list[str]
 
 
+class ParkView(msgspec.Struct, frozen=True):
+    """One park as `/api/parks` shows it: an account or `account/model`, seconds since 1970, the fault or the words."""
+
+    name: str
+    since: float
+    reason: str
+
+
 class House(Protocol):
     """What the admin listener asks of the supervisor."""
 
@@ -28,6 +36,9 @@ class House(Protocol):
 
     def workers(self) -> Sequence[WorkerView]:
         """Every slot and the worker in it."""
+
+    def parks(self) -> Sequence[ParkView]:
+        """What is parked, the oldest first."""
 
     def checks(self) -> dict[str, str]:
         """What `/healthz` shows."""

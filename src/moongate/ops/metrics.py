@@ -123,6 +123,12 @@ FAMILIES: Final[tuple[Family, ...]] = (
     Family(
         "moongate_upstream_up", _G, "1 if a target is well by its last check or calls, else 0.", ("target",)
     ),
+    Family(
+        "moongate_parked",
+        _G,
+        "How much of an account gets no calls until somebody looks: the whole account, or models of it.",
+        ("account",),
+    ),
     Family("moongate_build_info", _G, "Always 1; the labels say what runs.", ("version", "python"), "max"),
 )
 BY_NAME: Final[Mapping[str, Family]] = {family.name: family for family in FAMILIES}

@@ -59,6 +59,18 @@ class Snapshot(msgspec.Struct, frozen=True, tag="snapshot"):
     answers: int = 0
 
 
+class Park(msgspec.Struct, frozen=True, tag="park"):
+    """Kimi refused an account, or `account/model`, for good: have nobody ask it until somebody looks.
+
+    `fault` is the cause's name, `target` the one that told, `detail` its words, redacted.
+    """
+
+    name: str
+    fault: str
+    target: str
+    detail: str = ""
+
+
 class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
     """The supervisor takes the worker in: what it needs to serve. `settings` and `control` are JSON."""
 
@@ -99,7 +111,7 @@ class Drain(msgspec.Struct, frozen=True, tag="drain"):
     grace_seconds: float
 
 
-Message = Hello | State | Snapshot | Welcome | Refused | Control | Checks | Scrape | Drain
+Message = Hello | State | Snapshot | Park | Welcome | Refused | Control | Checks | Scrape | Drain
 
 
 class Receiver(Protocol):

@@ -19,7 +19,7 @@ import msgspec
 
 from moongate.core.faults import Fault
 from moongate.processes import listening
-from moongate.processes.channel import Channel, Drain, Hello, Message, Refused, Snapshot, State, Welcome
+from moongate.processes.channel import Channel, Drain, Hello, Message, Park, Refused, Snapshot, State, Welcome
 from moongate.processes.slots import (
     LONG_LIVED,
     Heritage,
@@ -64,8 +64,8 @@ class Owner(Protocol):
     def welcome(self) -> Welcome:
         """What a worker gets when it is taken in."""
 
-    def snapshot(self, process: Process, snapshot: Snapshot) -> None:
-        """Take a worker's metrics."""
+    def heard(self, process: Process, message: Snapshot | Park) -> None:
+        """Take what a worker says that is not the fleet's own affair."""
 
     def ended(self, process: Process) -> None:
         """Note that a worker is gone, after its last words were taken."""
@@ -255,9 +255,9 @@ class Fleet:
             self._lose(slot)
             self._start(slot)
 
-    def snapshot(self, process: Process, snapshot: Snapshot) -> None:
-        """Pass a worker's metrics on."""
-        self._owner.snapshot(process, snapshot)
+    def heard(self, process: Process, message: Snapshot | Park) -> None:
+        """Pass a worker's words on."""
+        self._owner.heard(process, message)
 
     # --- those of a supervisor before us
 
@@ -389,8 +389,8 @@ class _Line:
                 self._process = self._fleet.hello(channel, message, fds)
             case State() if self._process is not None:
                 self._fleet.state(self._process, message)
-            case Snapshot() if self._process is not None:
-                self._fleet.snapshot(self._process, message)
+            case Snapshot() | Park() if self._process is not None:
+                self._fleet.heard(self._process, message)
             case _:
                 pass
 

@@ -24,20 +24,21 @@ from moongate import __version__
 from moongate.core.settings import Settings
 from moongate.ops import log as ops_log
 from moongate.ops.health import OK, all_off
-from moongate.ops.house import WorkerView
+from moongate.ops.house import ParkView, WorkerView
 from moongate.ops.masked import masked
-from moongate.ops.metrics import Row
+from moongate.ops.metrics import NONE, Row
 from moongate.ops.totals import Totals
 from moongate.ops.upstreams import Attempts, Watch
 from moongate.processes import channel, heirloom, listening
-from moongate.processes.channel import Checks, Control, Drain, Reception, Scrape, Snapshot, Welcome
+from moongate.processes.channel import Checks, Control, Drain, Park, Reception, Scrape, Snapshot, Welcome
 from moongate.processes.chores import Chore, Chores
 from moongate.processes.fleet import WORKERS_FILE, Fleet, Terms
 from moongate.processes.heirloom import Heirloom
+from moongate.processes.parks import Parks, Store
 from moongate.processes.slots import Process
 from moongate.processes.state_lock import StateLock, StateLockedError
 from moongate.upstream.names import Names
-from moongate.upstream.probes import Look, look_at
+from moongate.upstream.probes import Look, balance_of, look_at
 from moongate.world import World
 
 if TYPE_CHECKING:
@@ -60,8 +61,8 @@ WORKER: Final = (sys.executable, "-m", "moongate", "worker")
 log: Final = logging.getLogger(__name__)
 
 
-class ControlSource(Protocol):
-    """Where the control document comes from."""
+class ControlSource(Store, Protocol):
+    """Where the control document comes from, and where parks go."""
 
     def changed(self) -> bool:
         """Whether it changed since it was last read; asked four times a second."""
@@ -146,6 +147,9 @@ class Supervisor:
         self._names = Names(world.clock, settings.dns.ttl_seconds, settings.dns.stale_seconds)
         look = functools.partial(look_at, names=self._names)
         self._watch = Watch(_looks(settings), settings.health.kimi_seconds, world, look)
+        balance = functools.partial(balance_of, names=self._names)
+        self._parks = Parks(settings, control, world, balance)
+        self._parks.follow(self._document)
         self._shown = self.checks()
         self._attempts = Attempts()
         self._totals = Totals()
@@ -164,7 +168,8 @@ class Supervisor:
         self._announce(admin_sock)
         duties = Chores(chores)
         duties.start()
-        tasks = [asyncio.create_task(self._watch.run()), asyncio.create_task(self._follow())]
+        duties_of_ours = (self._watch.run(), self._follow(), self._parks.run())
+        tasks = [asyncio.create_task(duty) for duty in duties_of_ours]
         opened = asyncio.create_task(self._open_admin(admin_sock))
         ends = await self._until_told()
         if ends:
@@ -265,6 +270,7 @@ class Supervisor:
             try:
                 if self._control.changed():
                     self._document = self._control.to_json()
+                    self._parks.follow(self._document)
                     self._fleet.tell_all(Control(self._document))
             except Exception:
                 log.exception("the control document cannot be read; workers keep what they have")
@@ -293,11 +299,20 @@ class Supervisor:
         grace = self._settings.drain.grace_seconds
         return Welcome(self._lock.identity, self._settings_json, self._document, self.checks(), grace)
 
-    def snapshot(self, process: Process, snapshot: Snapshot) -> None:
+    def heard(self, process: Process, message: Snapshot | Park) -> None:
+        """Take a worker's metrics, or park what it says was refused."""
+        if isinstance(message, Snapshot):
+            self._file(process, message)
+        else:
+            self._parks.asked(message)
+
+    def _file(self, process: Process, snapshot: Snapshot) -> None:
         """File a worker's metrics, and learn from them how its targets are."""
         self._totals.update(process.name, snapshot.rows)
         for target, code in self._attempts.newly(process.name, snapshot.rows):
             self._watch.upstreams.met(target, code, self._world.clock())
+            if code == NONE:
+                self._parks.answered(target)
         waiting = self._scrapes.pop(snapshot.answers, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
@@ -337,6 +352,7 @@ class Supervisor:
                 Row("moongate_worker_restarts_total", (str(slot.number),), slot.restarts)
                 for slot in self._fleet.slots
             ),
+            *self._parks.rows(),
             *(Row("moongate_upstream_up", (target,), float(word == OK)) for target, word in words.items()),
             Row("moongate_build_info", version, 1.0),
         ]
@@ -344,6 +360,10 @@ class Supervisor:
     def workers(self) -> list[WorkerView]:
         """Every slot."""
         return [slot.view(self._world.clock()) for slot in self._fleet.slots]
+
+    def parks(self) -> list[ParkView]:
+        """What is parked."""
+        return self._parks.views()
 
     def checks(self) -> dict[str, str]:
         """What `/healthz` shows; parts that are not built yet are off."""
@@ -355,17 +375,4 @@ class Supervisor:
 
 
 def _looks(settings: Settings) -> list[Look]:
-    return [
-        Look(
-            target=name,
-            host=target.url.host,
-            port=target.url.port,
-            path=f"{target.url.path}/models",
-            authority=target.url.authority,
-            key=target.key.text if target.key is not None else "",
-            secure=target.url.secure,
-            ca_file=target.ca_file or "",
-            server_name=target.server_name or "",
-        )
-        for name, target in settings.targets.items()
-    ]
+    return [Look.of(name, target, f"{target.url.path}/models") for name, target in settings.targets.items()]

@@ -19,6 +19,7 @@ from typing import Final, Protocol
 import msgspec
 
 from moongate import __version__
+from moongate.core.parking import Refused as Refusal
 from moongate.ops import log
 from moongate.ops.metrics import Cells, Row
 from moongate.processes.channel import (
@@ -28,6 +29,7 @@ from moongate.processes.channel import (
     Drain,
     Hello,
     Message,
+    Park,
     Refused,
     Scrape,
     Snapshot,
@@ -78,6 +80,9 @@ class App(Protocol):
 
     def set_control(self, document: bytes) -> None:
         """Follow this control document (JSON) from now on."""
+
+    def take_refused(self) -> Sequence[Refusal]:
+        """What Kimi refused for good since this was last asked; looked at every 50 ms, for the supervisor to park."""
 
     def set_health(self, checks: Mapping[str, str]) -> None:
         """Show these checks on `/healthz` from now on."""
@@ -319,6 +324,9 @@ class Worker:
             due = max(due, now - _TICK)
             if not self._leaving.is_set():
                 self._tell(State(serving=True, ready=self._app.ready, draining=False))
+            if self._channel is not None:
+                for refused in self._app.take_refused():
+                    self._channel.send(Park(*refused))
             if now - pushed >= PUSH_SECONDS and self._channel is not None:
                 pushed = now
                 self._channel.send(Snapshot(self._rows()))

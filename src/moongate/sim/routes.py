@@ -287,7 +287,7 @@ class Routes:
 
 def _balance(account: Account) -> dict[str, Any]:
     voucher = 0.0 if account.prepaid else 2.5
-    available = account.balance_micro / 1_000_000
+    available = 0.0 if account.suspended else account.balance_micro / 1_000_000
     money = {
         "available_balance": available,
         "voucher_balance": voucher,

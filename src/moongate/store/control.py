@@ -196,19 +196,20 @@ class ControlStore:
 
         return self._write(change)
 
-    def park(self, name: str, reason: str, *, now: float, who: str) -> None:
-        """Set an account, or `account/model`, aside; the first reason stays if it already is."""
+    def park(self, name: str, reason: str, *, now: float, who: str) -> bool:
+        """Set an account, or `account/model`, aside; False: it already was, and the first reason stays."""
 
-        def change() -> None:
+        def change() -> bool:
             done = self._connection.execute(
                 "INSERT OR IGNORE INTO parked VALUES (?, ?, ?)", (name, now, reason)
             )
             if done.rowcount:
                 self._note(now, who, "park", name, reason)
+            return bool(done.rowcount)
 
-        self._write(change)
+        return self._write(change)
 
-    def unpark(self, name: str, *, now: float, who: str) -> None:
+    def unpark(self, name: str, *, now: float, who: str, detail: str = "") -> None:
         """Take an account, or `account/model`, back into use. Raises `ControlError` if it is not parked."""
 
         def change() -> None:
@@ -216,7 +217,7 @@ class ControlStore:
                 raise ControlError(
                     f'"{name}" is not parked; {known_instead(name, list(self._document().parked))}'
                 )
-            self._note(now, who, "unpark", name, "")
+            self._note(now, who, "unpark", name, detail)
 
         self._write(change)
 
