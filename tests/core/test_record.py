@@ -67,6 +67,8 @@ CALL_FIELDS = [
     "owner",
     "detail",
     "corrections",
+    "idempotency_key",
+    "fingerprint",
 ]
 ATTEMPT_FIELDS = [
     "attempt_id",

@@ -323,3 +323,23 @@ def test_records_of_a_time_come_in_order_and_all_of_them(places: tuple[Path, Pat
     assert folder.dead_owners() == frozenset()
     journal.close()
     assert folder.dead_owners() == frozenset({OWNER})
+
+
+def test_calls_whose_retries_must_be_known_are_found_by_age(
+    places: tuple[Path, Path], folder: Folder
+) -> None:
+    journal = Journal.open(places[0], OWNER)
+    names = [f"{int(second * 1000):012x}{second:016x}" for second in (100, 200, 300, 400)]
+    for name in names[:3]:
+        closed(journal, call(name, fingerprint="ab" * 16, idempotency_key="k"))
+    closed(journal, call(names[3]))  # nobody asks for it again
+    journal.append(Kind.SENT, encode(call(names[3][:-1] + "f", fingerprint="cd" * 16)), now=True)
+    found = folder.remembered(200.0)
+    assert [record.call_id for record in found] == [names[1], names[2], names[3][:-1] + "f"]
+    assert [record.outcome for record in found] == ["completed", "completed", ""]
+    assert (found[0].fingerprint, found[0].idempotency_key) == ("ab" * 16, "k")
+    journal.close()
+    folder.fold()
+    assert folder.remembered(400.0)[0].outcome == "failed"  # its owner is dead by now
+    folder.retire(250.0 + 400 * DAY)
+    assert [record.call_id for record in folder.remembered(0.0)] == [names[2], names[3][:-1] + "f"]

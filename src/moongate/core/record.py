@@ -142,6 +142,8 @@ class CallRecord(msgspec.Struct, array_like=True, gc=False):
     seconds it was told to wait, or `NEVER`. `model_asked` is the client's word, `model` the one that
     answered. Tokens are those the client sees; what each attempt used stands with it. `billed_micro` None:
     not known (a price is missing). `corrections` are what was found out after its end, the oldest first.
+    `fingerprint` (hexadecimal) is there where a retry of the call must be known: with an `idempotency_key`, or
+    where it was abandoned or its outcome is ambiguous.
     """
 
     call_id: str
@@ -182,6 +184,8 @@ class CallRecord(msgspec.Struct, array_like=True, gc=False):
     owner: str = ""
     detail: str = ""
     corrections: tuple[Correction, ...] = ()
+    idempotency_key: str = ""
+    fingerprint: str = ""
 
     @property
     def usage(self) -> Usage:

@@ -108,6 +108,10 @@ class Folder:
         """Owners of journals that are proved dead."""
         return frozenset(self._dead(owners.segments(self._directory)))
 
+    def remembered(self, since: float) -> list[CallRecord]:
+        """The calls made since then (wall-clock seconds) whose retries must be known, the oldest first."""
+        return self._ask(lambda db: list(view.remembered(db, since)))
+
     def outcomes(self) -> dict[str, int]:
         """How many calls ended how; `open` for those that run."""
         return self._ask(view.outcomes)

@@ -68,6 +68,7 @@ _TABLES: Final = (
         " record TEXT, writer TEXT, sequence INTEGER, rank INTEGER, PRIMARY KEY (call_id))"
     ),
     "CREATE TABLE IF NOT EXISTS provider_ids (id TEXT, call_id TEXT, PRIMARY KEY (id, call_id)) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS remembered (call_id TEXT PRIMARY KEY) WITHOUT ROWID",
     (
         "CREATE TABLE IF NOT EXISTS checkpoints (owner TEXT PRIMARY KEY, segment TEXT, offset INTEGER,"
         " sequence INTEGER, done INTEGER) WITHOUT ROWID"
@@ -155,6 +156,8 @@ def put(db: sqlite3.Connection, entries: Iterable[Entry]) -> int:
         if name
     ]
     db.executemany("INSERT OR IGNORE INTO provider_ids VALUES (?, ?)", ids)
+    known = [(word.record.call_id,) for word in words if word.record.fingerprint]
+    db.executemany("INSERT OR IGNORE INTO remembered VALUES (?)", known)
     return taken
 
 
@@ -240,6 +243,12 @@ def id_at(moment: float) -> str:
     return f"{max(int(moment * 1000), 0):012x}"
 
 
+def remembered(db: sqlite3.Connection, since: float) -> Iterator[CallRecord]:
+    """The calls made since this moment (wall-clock seconds) whose retries must be known, the oldest first."""
+    condition = "call_id IN (SELECT call_id FROM remembered WHERE call_id >= ?) ORDER BY call_id"
+    return (entry.record for entry in _entries(db, condition, id_at(since)))
+
+
 def outcomes(db: sqlite3.Connection) -> dict[str, int]:
     """How many calls ended how; those that still run under `open`."""
     return dict(db.execute("SELECT iif(outcome = '', 'open', outcome), count(*) FROM records GROUP BY 1"))
@@ -298,7 +307,9 @@ def forget(db: sqlite3.Connection, before: float) -> None:
             f" (SELECT {name}, call_id FROM attempts WHERE call_id IN ({_OLD}))",
             (oldest,),
         )
+    db.execute("DELETE FROM remembered WHERE call_id < ?", (oldest,))
     db.execute(f"DELETE FROM records WHERE call_id IN ({_OLD})", (oldest,))  # noqa: S608 - own words
+
 
 
 def has_salvaged(db: sqlite3.Connection, asides: Iterable[Path]) -> bool:
