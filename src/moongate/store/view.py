@@ -311,7 +311,6 @@ def forget(db: sqlite3.Connection, before: float) -> None:
     db.execute(f"DELETE FROM records WHERE call_id IN ({_OLD})", (oldest,))  # noqa: S608 - own words
 
 
-
 def has_salvaged(db: sqlite3.Connection, asides: Iterable[Path]) -> bool:
     """Whether this view has taken over what could be read from all these databases."""
     return {aside.name for aside in asides} <= {row[0] for row in db.execute("SELECT name FROM salvaged")}
