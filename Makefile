@@ -5,7 +5,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench soak docs fix lock clean setup setup-dev setup-tools
+.PHONY: help run test check bench chaos soak docs fix lock clean setup setup-dev setup-tools
 
 BIN := .venv/bin
 TOOLS := nginx wrk redis-server
@@ -25,6 +25,9 @@ check: setup-dev ## lint, format, types, layers, budgets, docs
 
 bench: setup-dev setup-tools ## measure CPU a call, a chunk and a stream against nginx; table and JSON in bench/results
 	@PATH="$(CURDIR)/.tools/bin:$$PATH" $(BIN)/python bench/run.py $(ARGS)
+
+chaos: setup-dev ## random faults, departures and kills against the books (RUNS=500 SEED=1; one seed again: RUNS=1)
+	@$(BIN)/python -m tests.chaos --runs $(or $(RUNS),500) --seed $(or $(SEED),1) $(ARGS)
 
 soak: setup-dev setup-tools ## thousands of random exchanges with faults and leavers, then the at-rest invariants
 	@if [ -d tests/soak ]; then PATH="$(CURDIR)/.tools/bin:$$PATH" $(BIN)/python -m pytest tests/soak $(ARGS); \

@@ -11,7 +11,7 @@ from tests.source import ROOT, relative, tracked
 PAGES = [path for path in tracked() if path.suffix == ".md"]
 BLOCK = re.compile(r"^```(?:sh|bash|shell|console)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
-VERBS = {"run", "test", "check", "bench", "soak", "docs", "fix", "lock", "clean", "help"}
+VERBS = {"run", "test", "check", "bench", "chaos", "soak", "docs", "fix", "lock", "clean", "help"}
 
 
 def typed(path: Path) -> list[list[str]]:

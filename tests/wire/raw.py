@@ -32,7 +32,11 @@ class Raw:
         if self.buffer:
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.buffer)
         self.sock.settimeout(self.seconds)
-        self.sock.connect(("127.0.0.1", self.port))
+        try:
+            self.sock.connect(("127.0.0.1", self.port))
+        except OSError:
+            self.sock.close()
+            raise
         self.held = b""
 
     def __enter__(self) -> Self:
