@@ -21,6 +21,7 @@ from moongate.core.models import model_on
 from moongate.core.parking import Parking, Refused
 from moongate.core.pricing import prices_of
 from moongate.core.record import CallRecord
+from moongate.core.replicas import Replicas
 from moongate.core.routing import Candidate, Route
 from moongate.core.settings import Route as RouteSettings
 from moongate.core.settings import Settings
@@ -58,16 +59,7 @@ class App:
         trusted = Trusted(settings.edge.trusted)
         self._settings = settings
         self._measured = CallMetrics(settings.routes, settings.targets, EDITS)
-        self._journal = Journal.open(
-            Path(settings.state) / "journal",
-            owner,
-            segment_bytes=settings.ledger.segment_bytes,
-            fsync=settings.ledger.fsync,
-            loop=loop,
-            slot=slot,
-            started=world.wall(),
-            on_dead=_leave,
-        )
+        self._journal = _journal(settings, owner, slot, world.wall(), loop)
         self._log = _access_log(settings.log.access, settings.log.sample)
         views = [self._measured.observe] if self._log is None else [self._measured.observe, self._log.write]
         held = Held(settings.edge.held_bytes)
@@ -75,13 +67,22 @@ class App:
         self._names = Names(world.clock, settings.dns.ttl_seconds, settings.dns.stale_seconds)
         self._targets = {name: Target.build(name, settings, world, self._names) for name in settings.targets}
         self._parking = Parking()
+        self._replicas = Replicas()
         self._admission = Admission(settings.max_concurrent_requests)
         day = datetime.fromtimestamp(world.wall(), UTC).date()
         self._gateway = Gateway(
             surface=surface,
             admission=self._admission,
             flights=Flights(loop),
-            exchange=Exchange(world, self._targets, self._admission, surface, held, parking=self._parking),
+            exchange=Exchange(
+                world,
+                self._targets,
+                self._admission,
+                surface,
+                held,
+                parking=self._parking,
+                replicas=self._replicas,
+            ),
             ledger=Ledger(world, self._journal, prices_of(settings), _all(views), slot=slot, owner=owner),
             routes={name: _route(name, route, settings, day) for name, route in settings.routes.items()},
             times={name: _times(route) for name, route in settings.routes.items()},
@@ -139,6 +140,10 @@ class App:
         """Show these checks on `/healthz` from now on."""
         self._api.checks = dict(checks)
 
+    def set_load(self, load: Mapping[str, float]) -> None:
+        """Send calls to the least busy of these self-hosted replicas from now on."""
+        self._replicas.follow(load)
+
     def begin_drain(self) -> None:
         """Readiness off, no new connections; what runs goes on."""
         self._api.ready = False
@@ -173,6 +178,21 @@ class App:
 
     def _refused(self, fault: Fault) -> None:
         self._measured.unauthenticated(fault.value)
+
+
+def _journal(
+    settings: Settings, owner: str, slot: int, started: float, loop: asyncio.AbstractEventLoop
+) -> Journal:
+    return Journal.open(
+        Path(settings.state) / "journal",
+        owner,
+        segment_bytes=settings.ledger.segment_bytes,
+        fsync=settings.ledger.fsync,
+        loop=loop,
+        slot=slot,
+        started=started,
+        on_dead=_leave,
+    )
 
 
 def _all(views: Iterable[Callable[[CallRecord], None]]) -> Callable[[CallRecord], None]:

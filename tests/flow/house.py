@@ -19,6 +19,7 @@ from moongate.core.held import Held
 from moongate.core.parking import Parking
 from moongate.core.pricing import PRICES, PriceTable
 from moongate.core.record import CallRecord, decode
+from moongate.core.replicas import Replicas
 from moongate.core.routing import Candidate, Route
 from moongate.core.settings import Target as TargetSettings
 from moongate.flow.admission import Admission
@@ -243,11 +244,14 @@ class House:
         admission = Admission(most)
         self.held = Held(1 << 20)
         self.parking = Parking()
+        self.replicas = Replicas()
         self.gateway = Gateway(
             surface=CHAT,
             admission=admission,
             flights=Flights(loop),
-            exchange=Exchange(self.world, targets, admission, CHAT, self.held, parking=self.parking),
+            exchange=Exchange(
+                self.world, targets, admission, CHAT, self.held, parking=self.parking, replicas=self.replicas
+            ),
             ledger=Ledger(
                 self.world, self.journal, PriceTable(PRICES), self.records.append, slot=0, owner="owner"
             ),

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Mapping
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from moongate.ops.health import PARTS, Trusted, all_off, healthz, livez, readyz
 from moongate.ops.metrics import Row
-from moongate.ops.upstreams import WINDOW_SECONDS, Attempts, Upstreams, Watch
+from moongate.ops.upstreams import WINDOW_SECONDS, Attempts, Gauges, Upstreams, Watch
 from moongate.upstream.probes import Look
 
 DOWN = "kimi_network_unreachable"
@@ -186,3 +187,26 @@ def test_every_target_is_looked_at_as_often_as_set() -> None:
 
     assert asyncio.run(main()) == {"kimi_api": DOWN}
     assert looked == [("a", 2.0)] * 3
+
+
+def test_gauges_are_read_as_often_as_set_and_forgotten_when_they_are_silent() -> None:
+    told: list[Mapping[str, float]] = []
+
+    async def main() -> None:
+        world = Jumping(10.0)
+        says: dict[float, float | None] = {0.0: 1.0, 2.0: 1.0, 4.0: 2.5, 6.0: None, 8.0: 0.0}
+
+        async def load_at(look: Look, dialect: str, seconds: float) -> float | None:
+            assert (look.target, dialect, seconds) == ("a", "vllm", 2.0)
+            if not told or told[-1] is not gauges.load:
+                told.append(gauges.load)
+            return says[world.now]
+
+        gauges = Gauges([(Look("a", "127.0.0.1", 1, "/metrics", "a"), "vllm")], 2.0, world, load_at)  # type: ignore[arg-type]
+        task = asyncio.create_task(gauges.run())
+        await world.over.wait()
+        told.append(gauges.load)
+        task.cancel()
+
+    asyncio.run(main())
+    assert told == [{}, {"a": 1.0}, {"a": 2.5}, {}, {"a": 0.0}]

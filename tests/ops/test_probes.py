@@ -19,7 +19,7 @@ from cryptography.x509.oid import NameOID
 
 from moongate.core.names import Address
 from moongate.upstream.names import Names
-from moongate.upstream.probes import Look, balance_of, look_at, word_for
+from moongate.upstream.probes import Look, balance_of, load_at, look_at, word_for
 
 T = TypeVar("T")
 HERE = Look("a", "127.0.0.1", 1, "/", "a")
@@ -211,3 +211,21 @@ def test_a_balance_that_does_not_come_is_none() -> None:
         await reader.read()
 
     assert balance(silent, seconds=0.1) is None
+
+
+def test_gauges_are_read_from_the_page_of_their_dialect() -> None:
+    page = b"vllm:num_requests_waiting 3\nvllm:kv_cache_usage_perc 0.5\n" + b"# padding\n" * 20_000
+    answer = saying(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(page), page))
+    assert asked(answer, lambda look, names: load_at(look, "vllm", 5.0, names)) == 3.5
+    assert asked(answer, lambda look, names: load_at(look, "sglang", 5.0, names)) is None
+
+
+def test_a_page_without_end_is_not_kept() -> None:
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        while True:
+            writer.write(b"vllm:num_requests_waiting 3\n" * 2000)
+            await writer.drain()
+
+    assert asked(endless, lambda look, names: load_at(look, "vllm", 20.0, names)) is None

@@ -67,6 +67,9 @@ class Toy:
     def set_health(self, checks: Mapping[str, str]) -> None:
         self.checks = dict(checks)
 
+    def set_load(self, load: Mapping[str, float]) -> None:
+        self.load = dict(load)
+
     def begin_drain(self) -> None:
         self.ready, self.draining = False, True
         for server in self.servers:

@@ -1,5 +1,6 @@
 """vLLM and SGLang as the simulator plays them."""
 
+import asyncio
 import re
 from typing import Any
 
@@ -173,6 +174,44 @@ def test_health_and_metrics(config: Config, prefix: str) -> None:
         assert (await world.chat(**asked())).status == 503
 
     run(story, config)
+
+
+@pytest.mark.parametrize("face", ["vllm", "sglang"])
+def test_gauges_tell_the_truth_under_load(face: str) -> None:
+    names = {
+        "vllm": ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"),
+        "sglang": ("sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:token_usage"),
+    }[face]
+
+    async def gauges(world: World) -> list[float]:
+        page = (await world.call("GET", "/metrics")).body.decode()
+        found = [re.search(rf"^{name}{{.*}} (.*)$", page, re.MULTILINE) for name in names]
+        return [float(one[1]) for one in found if one]
+
+    async def shows(world: World, *wanted: float) -> None:
+        for _ in range(1000):
+            if await gauges(world) == list(wanted):
+                return
+            await asyncio.sleep(0.02)
+        raise AssertionError(await gauges(world))
+
+    async def story(world: World) -> None:
+        slow = asked() | {"stream": True, "sim": {"tokens_per_second": 1, "output_tokens": 60}}
+        held = [asyncio.create_task(world.chat(**slow)) for _ in range(2)]
+        await shows(world, 2, 0, 1)
+        quick = [asyncio.create_task(world.chat(**asked())) for _ in range(2)]
+        impatient = asyncio.create_task(world.chat(**asked()))
+        await shows(world, 2, 3, 1)
+        impatient.cancel()
+        await shows(world, 2, 2, 1)
+        held[0].cancel()
+        assert [answer.status for answer in await asyncio.gather(*quick)] == [200, 200]
+        await shows(world, 1, 0, 0.5)
+        held[1].cancel()
+        await asyncio.wait([*held, impatient])
+        await shows(world, 0, 0, 0)
+
+    run(story, Config(hosts=(HostConfig(face=face, slots=2),)))
 
 
 def test_a_key_is_wanted_only_where_one_is_set() -> None:

@@ -7,6 +7,7 @@ from moongate.core.call import Call
 from moongate.core.faults import FailedError, Failure, Fault, Reach
 from moongate.core.held import Held
 from moongate.core.parking import Parking
+from moongate.core.replicas import Replicas
 from moongate.core.routing import Candidate, Route, following
 from moongate.core.surface import Classify, StreamReader, Surface
 from moongate.flow.admission import Admission
@@ -30,6 +31,7 @@ class Exchange:
         held: Held,
         *,
         parking: Parking,
+        replicas: Replicas,
     ) -> None:
         self._clock = world.clock
         self._targets = targets
@@ -37,6 +39,7 @@ class Exchange:
         self._surface = surface
         self._held = held
         self._parking = parking
+        self._replicas = replicas
         self._later = asyncio.get_running_loop().call_later
 
     async def run(
@@ -51,6 +54,8 @@ class Exchange:
             plan = self._parking.open_of(plan)
             if not plan:
                 return self._parking.refusal(route.candidates)
+        if self._replicas.is_known:
+            plan = self._replicas.order(plan)
         at, tries, again = 0, 0, False
         while True:
             tries += 1

@@ -124,6 +124,12 @@ FAMILIES: Final[tuple[Family, ...]] = (
         "moongate_upstream_up", _G, "1 if a target is well by its last check or calls, else 0.", ("target",)
     ),
     Family(
+        "moongate_upstream_load",
+        _G,
+        "How busy a self-hosted replica says it is: requests that wait, and the share of its cache in use.",
+        ("target",),
+    ),
+    Family(
         "moongate_parked",
         _G,
         "How much of an account gets no calls until somebody looks: the whole account, or models of it.",

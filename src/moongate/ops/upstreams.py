@@ -1,4 +1,4 @@
-"""How the targets are: free looks at each, and what calls meet there, as one word for `/healthz`."""
+"""How the targets are: one word for `/healthz` out of free looks and of what calls meet; how busy replicas are."""
 
 import asyncio
 from collections import deque
@@ -132,3 +132,35 @@ class Watch:
     def checks(self) -> Mapping[str, str]:
         """What `/healthz` says of them."""
         return {"kimi_api": self.upstreams.word(self._world.clock())}
+
+
+class Gauges:
+    """Reads how busy self-hosted replicas are, again and again. `load`: a new mapping whenever anything changed.
+
+    Who cannot be read is not in it. `looks` are at the metrics pages, with the dialect of whose they are.
+    """
+
+    def __init__(
+        self,
+        looks: Sequence[tuple[Look, str]],
+        every: float,
+        world: World,
+        load_at: Callable[[Look, str, float], Awaitable[float | None]],
+    ) -> None:
+        self.load: Mapping[str, float] = {}
+        self._looks = looks
+        self._every = every
+        self._world = world
+        self._load_at = load_at
+
+    async def run(self) -> None:
+        """Read, for ever."""
+        await asyncio.gather(*(self._attend(look, dialect) for look, dialect in self._looks))
+
+    async def _attend(self, look: Look, dialect: str) -> None:
+        while True:
+            load = await self._load_at(look, dialect, LOOK_SECONDS)
+            if load != self.load.get(look.target):
+                rest = {target: known for target, known in self.load.items() if target != look.target}
+                self.load = rest if load is None else rest | {look.target: load}
+            await self._world.sleep(self._every)

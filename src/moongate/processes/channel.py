@@ -79,6 +79,7 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
     control: bytes
     checks: dict[str, str]
     grace_seconds: float
+    load: dict[str, float] = {}
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
@@ -99,6 +100,12 @@ class Checks(msgspec.Struct, frozen=True, tag="checks"):
     checks: dict[str, str]
 
 
+class Load(msgspec.Struct, frozen=True, tag="load"):
+    """How busy self-hosted replicas are by their gauges: target -> 0 for idle, no upper bound."""
+
+    load: dict[str, float]
+
+
 class Scrape(msgspec.Struct, frozen=True, tag="scrape"):
     """Answer with a `Snapshot` now."""
 
@@ -111,7 +118,7 @@ class Drain(msgspec.Struct, frozen=True, tag="drain"):
     grace_seconds: float
 
 
-Message = Hello | State | Snapshot | Park | Welcome | Refused | Control | Checks | Scrape | Drain
+Message = Hello | State | Snapshot | Park | Welcome | Refused | Control | Checks | Load | Scrape | Drain
 
 
 class Receiver(Protocol):

@@ -14,6 +14,7 @@ from moongate.core.parking import BalanceLooks, reason_of
 from moongate.core.settings import Settings
 from moongate.ops.house import ParkView
 from moongate.ops.metrics import Row
+from moongate.processes import looks
 from moongate.processes.channel import Park
 from moongate.upstream.probes import Look
 from moongate.world import World
@@ -49,7 +50,7 @@ class Parks:
         balance_of: Callable[[Look, float], Awaitable[float | None]],
     ) -> None:
         self._account_of = {name: target.account for name, target in settings.targets.items()}
-        self._balances = _balance_looks(settings)
+        self._balances = looks.balances(settings)
         self._store = store
         self._world = world
         self._balance_of = balance_of
@@ -126,12 +127,3 @@ class Parks:
 
 def _is_of(name: str, account: str) -> bool:
     return name == account or name.startswith(f"{account}/")
-
-
-def _balance_looks(settings: Settings) -> dict[str, Look]:
-    """One look at each account's balance, where the provider has one and tells it for nothing."""
-    looks: dict[str, Look] = {}
-    for name, target in settings.targets.items():
-        if target.dialect == "moonshot":
-            looks.setdefault(target.account, Look.of(name, target, f"{target.url.path}/users/me/balance"))
-    return looks

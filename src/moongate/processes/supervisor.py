@@ -28,9 +28,19 @@ from moongate.ops.house import ParkView, WorkerView
 from moongate.ops.masked import masked
 from moongate.ops.metrics import NONE, Row
 from moongate.ops.totals import Totals
-from moongate.ops.upstreams import Attempts, Watch
-from moongate.processes import channel, heirloom, listening
-from moongate.processes.channel import Checks, Control, Drain, Park, Reception, Scrape, Snapshot, Welcome
+from moongate.ops.upstreams import Attempts, Gauges, Watch
+from moongate.processes import channel, heirloom, listening, looks
+from moongate.processes.channel import (
+    Checks,
+    Control,
+    Drain,
+    Load,
+    Park,
+    Reception,
+    Scrape,
+    Snapshot,
+    Welcome,
+)
 from moongate.processes.chores import Chore, Chores
 from moongate.processes.fleet import WORKERS_FILE, Fleet, Terms
 from moongate.processes.heirloom import Heirloom
@@ -38,7 +48,7 @@ from moongate.processes.parks import Parks, Store
 from moongate.processes.slots import Process
 from moongate.processes.state_lock import StateLock, StateLockedError
 from moongate.upstream.names import Names
-from moongate.upstream.probes import Look, balance_of, look_at
+from moongate.upstream.probes import balance_of, load_at, look_at
 from moongate.world import World
 
 if TYPE_CHECKING:
@@ -146,10 +156,13 @@ class Supervisor:
         self._fleet = Fleet(terms, self, world)
         self._names = Names(world.clock, settings.dns.ttl_seconds, settings.dns.stale_seconds)
         look = functools.partial(look_at, names=self._names)
-        self._watch = Watch(_looks(settings), settings.health.kimi_seconds, world, look)
+        self._watch = Watch(looks.models(settings), settings.health.kimi_seconds, world, look)
         balance = functools.partial(balance_of, names=self._names)
         self._parks = Parks(settings, control, world, balance)
         self._parks.follow(self._document)
+        load = functools.partial(load_at, names=self._names)
+        self._gauges = Gauges(looks.gauges(settings), settings.health.kimi_seconds, world, load)
+        self._load = self._gauges.load
         self._shown = self.checks()
         self._attempts = Attempts()
         self._totals = Totals()
@@ -168,7 +181,7 @@ class Supervisor:
         self._announce(admin_sock)
         duties = Chores(chores)
         duties.start()
-        duties_of_ours = (self._watch.run(), self._follow(), self._parks.run())
+        duties_of_ours = (self._watch.run(), self._gauges.run(), self._parks.run(), self._follow())
         tasks = [asyncio.create_task(duty) for duty in duties_of_ours]
         opened = asyncio.create_task(self._open_admin(admin_sock))
         ends = await self._until_told()
@@ -278,6 +291,9 @@ class Supervisor:
             if checks != self._shown:
                 self._shown = checks
                 self._fleet.tell_all(Checks(checks))
+            if self._load is not self._gauges.load:
+                self._load = self._gauges.load
+                self._fleet.tell_all(Load(dict(self._load)))
 
     async def _open_admin(self, sock: socket.socket) -> "admin.Admin | None":
         """Open the admin listener once the workers are started: its imports take longer than theirs may wait."""
@@ -297,7 +313,8 @@ class Supervisor:
     def welcome(self) -> Welcome:
         """What every worker gets."""
         grace = self._settings.drain.grace_seconds
-        return Welcome(self._lock.identity, self._settings_json, self._document, self.checks(), grace)
+        load = dict(self._load)
+        return Welcome(self._lock.identity, self._settings_json, self._document, self.checks(), grace, load)
 
     def heard(self, process: Process, message: Snapshot | Park) -> None:
         """Take a worker's metrics, or park what it says was refused."""
@@ -353,6 +370,7 @@ class Supervisor:
                 for slot in self._fleet.slots
             ),
             *self._parks.rows(),
+            *(Row("moongate_upstream_load", (target,), load) for target, load in self._load.items()),
             *(Row("moongate_upstream_up", (target,), float(word == OK)) for target, word in words.items()),
             Row("moongate_build_info", version, 1.0),
         ]
@@ -372,7 +390,3 @@ class Supervisor:
     def config(self) -> bytes:
         """The settings in force."""
         return masked(self._settings)
-
-
-def _looks(settings: Settings) -> list[Look]:
-    return [Look.of(name, target, f"{target.url.path}/models") for name, target in settings.targets.items()]

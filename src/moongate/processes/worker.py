@@ -28,6 +28,7 @@ from moongate.processes.channel import (
     Control,
     Drain,
     Hello,
+    Load,
     Message,
     Park,
     Refused,
@@ -86,6 +87,9 @@ class App(Protocol):
 
     def set_health(self, checks: Mapping[str, str]) -> None:
         """Show these checks on `/healthz` from now on."""
+
+    def set_load(self, load: Mapping[str, float]) -> None:
+        """Send calls to the least busy of these self-hosted replicas from now on."""
 
     def begin_drain(self) -> None:
         """Readiness off, no new connections; what runs goes on. Called once."""
@@ -149,6 +153,7 @@ class Worker:
         self._welcome: Welcome | None = None
         self._control = b""
         self._checks: dict[str, str] = {}
+        self._load: dict[str, float] = {}
         self._taken_in = asyncio.Event()
         self._leaving = asyncio.Event()
         self._hurried = asyncio.Event()
@@ -169,6 +174,7 @@ class Worker:
             return NEVER_WELCOME
         self._app = self._build(self._welcome.settings, self._control, self._world, self._birth.slot)
         self._app.set_health(self._checks)
+        self._app.set_load(self._load)
         await self._app.start([socket.socket(fileno=os.dup(fd)) for fd in self._fds])
         _settle_memory()
         self._tell(State(serving=True, ready=self._app.ready, draining=False))
@@ -270,6 +276,8 @@ class Worker:
                 self._follow(document, self._checks)
             case Checks(checks):
                 self._follow(self._control, checks)
+            case Load(load):
+                self._spread(load)
             case Drain(grace_seconds):
                 self._leave(grace_seconds)
             case Refused():
@@ -293,6 +301,7 @@ class Worker:
         if self._welcome is None:  # settings stay as they are until a restart; the rest follows
             self._welcome = welcome
         self._follow(welcome.control, welcome.checks)
+        self._spread(welcome.load)
         self._taken_in.set()
 
     def _follow(self, control: bytes, checks: dict[str, str]) -> None:
@@ -301,6 +310,11 @@ class Worker:
         if self._app is not None and checks != self._checks:
             self._app.set_health(checks)
         self._control, self._checks = control, checks
+
+    def _spread(self, load: dict[str, float]) -> None:
+        self._load = load
+        if self._app is not None:
+            self._app.set_load(load)
 
     def _tell(self, state: State) -> None:
         if state != self._told:

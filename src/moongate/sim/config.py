@@ -20,7 +20,8 @@ class HostConfig:
     misbehave before HTTP: `refused` (nothing listens), `full_backlog` (SYNs are dropped), `silent` (accepts
     and never answers), `reset` (resets what it accepts), `tls_stall` (accepts, never finishes a handshake).
     `tls`: empty for none, else `good`, `expired`, `wrong_name`, `unknown_ca`, `tls10`. `tokens_per_second` 0
-    is as fast as it goes. `alpn` are the protocols offered over TLS.
+    is as fast as it goes. `alpn` are the protocols offered over TLS. `slots` is how many requests run at once, further
+    ones wait, as on a server of one's own; 0: no bound.
     """
 
     name: str = "kimi"
@@ -37,6 +38,7 @@ class HostConfig:
     seed: str = ""
     models: tuple[str, ...] = ()
     api_key: str = ""
+    slots: int = 0
 
 
 @dataclass(frozen=True, slots=True)

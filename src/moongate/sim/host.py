@@ -79,15 +79,16 @@ class Sim:
         self._bytes = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Exchange:
-    """One request and the answer it gets; the tally of its tokens."""
+    """One request and the answer it gets; the tally of its tokens. `turn`: what it waits for before it may run."""
 
     reply: Reply
     emitted: int = 0
     execution: Execution | None = None
     account: Account | None = None
     breaks: str = ""
+    turn: "asyncio.Future[None] | None" = None
 
 
 class Host:
@@ -101,7 +102,8 @@ class Host:
         self.connections: set[Any] = set()
         self.connected_ever = 0
         self.requests = 0
-        self.gauges = Gauges()
+        self.gauges = Gauges(config.slots or 64)
+        self._waiting: deque[Exchange] = deque()
         self.local = Account(id=f"self-hosted-{config.name}")
         self.listener: Listener | None = None
         if self.face.hosted:
@@ -160,7 +162,7 @@ class Host:
             return
         exchange.account = None
         account.leave()
-        self.gauges.running -= 1
+        self._leave(exchange)
         execution.emitted = exchange.emitted
         how = "aborted" if complete is None else exchange.breaks or ("completed" if complete else "aborted")
         if how == "aborted":
@@ -308,7 +310,33 @@ class Host:
         )
         sim.book.open(execution)
         self.gauges.started(ask.input_tokens, cached)
-        return Exchange(reply, execution=execution, account=account)
+        exchange = Exchange(reply, execution=execution, account=account)
+        self._enter(exchange)
+        return exchange
+
+    def _enter(self, exchange: Exchange) -> None:
+        """Run it, or have it wait for its turn where all slots are taken."""
+        if self.config.slots and self.gauges.running >= self.config.slots:
+            exchange.turn = asyncio.get_running_loop().create_future()
+            self._waiting.append(exchange)
+            self.gauges.waiting += 1
+        else:
+            self.gauges.running += 1
+
+    def _leave(self, exchange: Exchange) -> None:
+        """Give its slot to the next, or its place in the queue up."""
+        if exchange in self._waiting:
+            self._waiting.remove(exchange)
+            self.gauges.waiting -= 1
+            return
+        self.gauges.running -= 1
+        if self._waiting:
+            then = self._waiting.popleft()
+            self.gauges.waiting -= 1
+            self.gauges.running += 1
+            assert then.turn is not None
+            if not then.turn.done():
+                then.turn.set_result(None)
 
     def _dress(self, ask: Ask, answer: Answer, label: Label, usage: dict[str, Any]) -> Reply:
         """The answer as the face writes it, whole or as events."""

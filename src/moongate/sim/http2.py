@@ -152,6 +152,8 @@ class Stream:
     async def _answer(self, exchange: "Exchange") -> None:
         complete = None
         try:
+            if exchange.turn is not None:
+                await exchange.turn
             complete = await play(exchange.reply, self, exchange)
             await self.drain()
         finally:

@@ -179,7 +179,7 @@ class Http1(asyncio.Protocol):
             reply.close |= not keep
             if request.version == "1.0" and reply.framing is Framing.CHUNKED:
                 reply.framing = Framing.CLOSE
-            if play_at_once(reply, self, exchange):
+            if exchange.turn is None and play_at_once(reply, self, exchange):
                 self._host.finish(exchange, complete=True)
                 continue
             self._task = self._loop.create_task(self._answer(exchange))
@@ -188,6 +188,8 @@ class Http1(asyncio.Protocol):
     async def _answer(self, exchange: "Exchange") -> None:
         complete = None
         try:
+            if exchange.turn is not None:
+                await exchange.turn
             complete = await play(exchange.reply, self, exchange)
         finally:
             self._host.finish(exchange, complete=complete)

@@ -1,8 +1,8 @@
-"""Looks at a target without paying for it: its list of models, its balance.
+"""Looks at a target without paying for it: its list of models, its balance, its gauges.
 
 A completion would cost money and a bare TCP connection would call a dead API healthy; the list of models is free, and
-every provider of this wire format has it or says 404; Moonshot tells the balance for nothing (KIMI.md section 5). Each
-look is one GET on a connection of its own.
+every provider of this wire format has it or says 404; Moonshot tells the balance for nothing, and vLLM and SGLang how
+busy they are (KIMI.md sections 5 and 12). Each look is one GET on a connection of its own.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ import httptools
 import msgspec
 
 from moongate.core.faults import FACTS, Fault
+from moongate.core.gauges import load_of
 from moongate.core.settings import Target
 from moongate.upstream.names import Names
 from moongate.upstream.tcp import connect
@@ -84,6 +85,12 @@ async def balance_of(look: Look, seconds: float, names: Names) -> float | None:
         return None if page is None else msgspec.json.decode(page, type=_Balance).data.available_balance
     except msgspec.DecodeError:
         return None
+
+
+async def load_at(look: Look, dialect: str, seconds: float, names: Names) -> float | None:
+    """How busy a self-hosted server of this dialect says it is (`core/gauges`); None where that cannot be learnt."""
+    page = await _page_of(look, seconds, names)
+    return None if page is None else load_of(page, dialect)
 
 
 def word_for(status: int) -> str:
