@@ -119,6 +119,19 @@ def test_the_last_good_address_is_used_for_an_hour(run: Run, mode: str) -> None:
     run(main())
 
 
+def test_a_lookup_that_hangs_costs_less_than_the_time_to_connect(run: Run) -> None:
+    async def main() -> None:
+        async with RawServer(serving) as server, net(server.port, FIRST) as world:
+            await world.answered()
+            world.held = asyncio.get_running_loop().create_future()
+            world.ahead = 31.0
+            await world.answered()
+            assert (world.pool.place.stale, len(world.looked_up)) == (1, 2)
+            world.held.set_result(None)
+
+    run(main())
+
+
 def test_an_answer_ends_the_need(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with RawServer(serving) as server, net(server.port, FIRST) as world:
