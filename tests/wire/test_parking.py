@@ -110,6 +110,20 @@ def test_a_restart_forgets_nothing(tmp_path: Path) -> None:
         assert parks(house) == {"alpha": "kimi_quota_monthly"}
 
 
+def test_what_is_refused_while_nobody_supervises_is_parked_by_the_next_who_does(tmp_path: Path) -> None:
+    with contextlib.closing(House(tmp_path, hosts=HOSTS)) as house:
+        refuse(house, "quota_exhausted", "alpha")
+        pids = house.worker_pids()
+        house.gateway.child.kill()
+        house.gateway.child.wait()
+        assert int(house.ask().headers["x-moongate-attempts"]) == 2
+        assert int(house.ask().headers["x-moongate-attempts"]) == 1  # the worker has its own word
+        house.start_gateway()
+        assert house.worker_pids() == pids
+        until_parked(house, "alpha")
+        assert int(house.ask().headers["x-moongate-attempts"]) == 1
+
+
 def test_an_operator_sees_and_releases_what_is_parked(pair: House) -> None:
     refuse(pair, "auth_401", "alpha")
     assert pair.ask().status == 200
