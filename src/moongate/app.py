@@ -162,8 +162,10 @@ class App:
         self._measured.connections.set(self._server.connections)
         self._measured.journal_bytes.set(self._journal.written_bytes)
         for name, target in self._targets.items():
-            if target.place is not None:
-                self._measured.dialed(name, target.place.stale, target.place.changes, target.place.races)
+            if (place := target.place) is not None:
+                self._measured.dialed(
+                    name, stale=place.stale, changes=place.changes, races=place.races, refused=place.refused
+                )
         return self._measured.snapshot()
 
     async def stop(self) -> None:

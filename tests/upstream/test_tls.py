@@ -52,8 +52,8 @@ def test_the_name_that_is_asked_for(run: Run, authority: Authority) -> None:
 @pytest.mark.parametrize(
     ("why", "served"),
     [
-        ("name", lambda ours, _: ours.server("other.test")),
-        ("unknown authority", lambda _, stranger: stranger.server("127.0.0.1")),
+        ("wrong_name", lambda ours, _: ours.server("other.test")),
+        ("unknown_ca", lambda _, stranger: stranger.server("127.0.0.1")),
         ("expired", lambda ours, _: ours.server("127.0.0.1", expired=True)),
     ],
 )
@@ -73,6 +73,7 @@ def test_who_is_refused(
             failed(ended, Fault.KIMI_TLS_REFUSED)
             assert (ended.reach, ended.phase, sink.opened) == (Reach.NOTHING_SENT, Phase.TLS, 0), why
             assert ended.detail.startswith("tls: ")
+            assert transport.place.refused == {why: 1}
 
     run(main())
 
@@ -115,17 +116,17 @@ async def resetting(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "fault"),
+    ("script", "fault", "reason"),
     [
-        (silent, Fault.KIMI_NETWORK_TIMEOUT),
-        (plain, Fault.KIMI_TLS_REFUSED),
-        (too_old, Fault.KIMI_TLS_REFUSED),
-        (hanging_up, Fault.KIMI_NETWORK_UNREACHABLE),
-        (resetting, Fault.KIMI_NETWORK_UNREACHABLE),
+        (silent, Fault.KIMI_NETWORK_TIMEOUT, ""),
+        (plain, Fault.KIMI_TLS_REFUSED, "other"),
+        (too_old, Fault.KIMI_TLS_REFUSED, "version"),
+        (hanging_up, Fault.KIMI_NETWORK_UNREACHABLE, ""),
+        (resetting, Fault.KIMI_NETWORK_UNREACHABLE, ""),
     ],
 )
 def test_handshakes_that_fail(
-    run: Run, authority: Authority, script: Callable[[Peer], Awaitable[None]], fault: Fault
+    run: Run, authority: Authority, script: Callable[[Peer], Awaitable[None]], fault: Fault, reason: str
 ) -> None:
     async def main() -> None:
         async with (
@@ -136,6 +137,7 @@ def test_handshakes_that_fail(
             ended, _ = await send(transport, outbound(phases={"tls": 0.3}))
             failed(ended, fault)
             assert (ended.reach, ended.phase) == (Reach.NOTHING_SENT, Phase.TLS)
+            assert transport.place.refused == ({reason: 1} if reason else {})
             assert time.monotonic() - began < 0.6
 
     run(main())

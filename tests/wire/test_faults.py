@@ -268,3 +268,13 @@ def test_the_operator_sees_which_targets_are_ill(house: House) -> None:
 
     until(10, ill, "every dead target is down")
     assert house.metrics()['moongate_upstream_up{target="kimi"}'] == 1
+
+
+def test_the_operator_sees_why_a_target_is_not_trusted(told: dict[str, Told], house: House) -> None:
+    del told
+    reasons = {name: name for name in _ILL_TLS} | {"tls10": "version"}
+    for name, reason in reasons.items():
+        assert house.total("moongate_tls_refused_total", target=name, reason=reason) >= 2
+        assert house.total("moongate_tls_refused_total", target=name) == house.total(
+            "moongate_tls_refused_total", target=name, reason=reason
+        )

@@ -108,6 +108,12 @@ FAMILIES: Final[tuple[Family, ...]] = (
     ),
     Family("moongate_dns_changes_total", _C, "Times that a target's host was found elsewhere.", ("target",)),
     Family(
+        "moongate_tls_refused_total",
+        _C,
+        "Handshakes with a target that failed for want of trust: expired, wrong_name, unknown_ca, version, other.",
+        ("target", "reason"),
+    ),
+    Family(
         "moongate_connect_races_total",
         _C,
         "Connections to a target that a later address won, the first being slow or dead.",
@@ -288,11 +294,15 @@ class CallMetrics:
         known = _known(_CODE_OF.get(code, code), CODES)
         self.cells.cell("moongate_unauthenticated_total", known).value += 1
 
-    def dialed(self, target: str, stale: int, changes: int, races: int) -> None:
-        """Take the totals that a target's place keeps of its dials."""
+    def dialed(
+        self, target: str, *, stale: int, changes: int, races: int, refused: Mapping[str, int]
+    ) -> None:
+        """Take the totals that a target's place keeps of its dials; `refused` handshakes by reason."""
         self.cells.cell("moongate_dns_stale_total", target).set(stale)
         self.cells.cell("moongate_dns_changes_total", target).set(changes)
         self.cells.cell("moongate_connect_races_total", target).set(races)
+        for reason, times in refused.items():
+            self.cells.cell("moongate_tls_refused_total", target, reason).set(times)
 
     def snapshot(self) -> list[Row]:
         """All series as they stand."""

@@ -16,6 +16,12 @@ from moongate.upstream.tcp import connect
 _OUT_OF_OWN_MEANS: Final = frozenset(
     (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM)
 )
+_VERIFY_CODES: Final = {  # X509_V_ERR_* of OpenSSL's x509_vfy.h
+    **dict.fromkeys((9, 10), "expired"),  # not yet, or no more, valid
+    **dict.fromkeys((62, 64), "wrong_name"),  # of a host, or an IP address
+    **dict.fromkeys((2, 18, 19, 20, 21), "unknown_ca"),
+}
+TLS_REASONS: Final = frozenset((*_VERIFY_CODES.values(), "version", "other"))
 _HANDSHAKE_CEILING: Final = 3600.0  # the exchange's own timer is the shorter one
 
 
@@ -32,10 +38,22 @@ def tls_context(origin: Origin) -> ssl.SSLContext | None:
     return context
 
 
+def is_tls_refusal(error: BaseException) -> bool:
+    """Whether one side will not trust or understand the other, rather than that it hung up."""
+    return isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
+
+
+def tls_reason(error: ssl.SSLError) -> str:
+    """Why TLS was refused, as one of `TLS_REASONS`; by numbers of OpenSSL, for its words change."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _VERIFY_CODES.get(error.verify_code, "other")
+    return "version" if "PROTOCOL" in str(error.reason) else "other"
+
+
 def meaning(error: BaseException) -> tuple[Fault, str]:
     """What a failure to connect means. Nothing was sent in any of these cases."""
-    if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
-        return Fault.KIMI_TLS_REFUSED, f"tls: {_tls_reason(error)}"
+    if isinstance(error, ssl.SSLError) and is_tls_refusal(error):
+        return Fault.KIMI_TLS_REFUSED, f"tls: {_tls_words(error)}"
     if isinstance(error, socket.gaierror):
         return Fault.KIMI_NETWORK_UNREACHABLE, f"dns: {error.strerror}"
     if isinstance(error, OSError):
@@ -47,7 +65,7 @@ def meaning(error: BaseException) -> tuple[Fault, str]:
     return Fault.GATEWAY_ERROR, f"connect: {error!r}"
 
 
-def _tls_reason(error: ssl.SSLError) -> str:
+def _tls_words(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return str(error.verify_message)
     return getattr(error, "reason", None) or type(error).__name__
@@ -82,8 +100,10 @@ async def dial(
             server_hostname=origin.server_name or origin.host,
             ssl_handshake_timeout=_HANDSHAKE_CEILING,
         )
-    except BaseException:
+    except BaseException as error:
         transport.abort()
+        if isinstance(error, ssl.SSLError) and is_tls_refusal(error):
+            place.refused[tls_reason(error)] += 1
         raise
     if secure is None:
         raise ConnectionResetError(errno.ECONNRESET, "closed in the handshake")

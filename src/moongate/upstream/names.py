@@ -8,6 +8,7 @@ answer counts for as long as the settings say. See docs/decisions/014.
 import asyncio
 import logging
 import socket
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from ipaddress import ip_address
 from typing import Final
@@ -95,7 +96,8 @@ class Names:
 class Place:
     """One host as one target sees it.
 
-    For metrics: `stale` dials, which fell back on the last good answer, and `races` that the first address lost.
+    For metrics: `stale` dials, which fell back on the last good answer, `races` that the first address lost, and
+    `refused` handshakes by their reason.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class Place:
         self._seen = name.current
         self.stale = 0
         self.races = 0
+        self.refused: Counter[str] = Counter()
 
     async def addresses(self) -> list[Address]:
         """The addresses to dial now, in order. Raises what the lookup raised when there is nothing to fall back on."""
