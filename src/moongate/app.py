@@ -59,7 +59,7 @@ class App:
         trusted = Trusted(settings.edge.trusted)
         self._settings = settings
         self._measured = CallMetrics(settings.routes, settings.targets, EDITS)
-        self._journal = _journal(settings, owner, slot, world.wall(), loop)
+        self._journal = _journal(settings, owner, slot, world, loop)
         self._log = _access_log(settings.log.access, settings.log.sample)
         views = [self._measured.observe] if self._log is None else [self._measured.observe, self._log.write]
         held = Held(settings.edge.held_bytes)
@@ -183,7 +183,7 @@ class App:
 
 
 def _journal(
-    settings: Settings, owner: str, slot: int, started: float, loop: asyncio.AbstractEventLoop
+    settings: Settings, owner: str, slot: int, world: World, loop: asyncio.AbstractEventLoop
 ) -> Journal:
     return Journal.open(
         Path(settings.state) / "journal",
@@ -192,8 +192,9 @@ def _journal(
         fsync=settings.ledger.fsync,
         loop=loop,
         slot=slot,
-        started=started,
+        started=world.wall(),
         on_dead=_leave,
+        clock=world.clock,
     )
 
 

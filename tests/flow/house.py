@@ -229,7 +229,7 @@ class House:
         self.records: list[CallRecord] = []
         loop = asyncio.get_running_loop()
         self._journals = folder / "journal"
-        self.journal = Journal.open(self._journals, "owner", loop=loop)
+        self.journal = Journal.open(self._journals, "owner", loop=loop, clock=self.world.clock)
         self.upstreams = {name: Scripted(played) for name, played in acts.items()}
         targets = {
             name: Target(

@@ -1,5 +1,6 @@
 """Exactly one record a call, whatever becomes of it; durable word of every attempt before its first byte is sent."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 from types import TracebackType
@@ -8,7 +9,7 @@ from typing import Self
 from moongate.core.call import Call
 from moongate.core.charging import charge, counted, sum_up
 from moongate.core.estimate import prompt_tokens
-from moongate.core.faults import Failure, Fault, Park, refuse
+from moongate.core.faults import FailedError, Failure, Fault, Park
 from moongate.core.ledger import OPEN, Event, State, step
 from moongate.core.pricing import PriceTable, cost
 from moongate.core.record import (
@@ -55,8 +56,14 @@ class Ledger:
         return Entry(self, call, reply)
 
     def close(self, record: CallRecord) -> None:
-        """Write a closed record and show it to its views. A full disk keeps it in memory until there is room."""
-        self.journal.append(Kind.CLOSED, encode(record), now=False)
+        """Write a closed record and show it to its views. A full disk keeps it in memory until there is room.
+
+        What may have been paid has more of that memory: refusals that do not fit are counted as lost before it.
+        """
+        if record.attempts or self.journal.has_room:
+            self.journal.append(Kind.CLOSED, encode(record), now=False)
+        else:
+            self.journal.skip()
         self._observe(record)
 
 
@@ -122,7 +129,11 @@ class Entry:
                 await self._ledger.journal.durable()
         except JournalError as error:
             self.record.attempts = attempts
-            raise refuse(Fault.LEDGER_UNAVAILABLE, retry_after=5.0) from error
+            failure = Failure(Fault.LEDGER_UNAVAILABLE, retry_after=5.0, detail=str(error))
+            raise FailedError(failure) from error
+        except asyncio.CancelledError:  # the journal may hold it, but nothing was sent: its end will say so
+            self.record.attempts = attempts
+            raise
         return attempt
 
     def settle(
@@ -214,7 +225,8 @@ class Entry:
                 record.retry_after = failure.retry_after
             if gone is not None:
                 record.status = facts.status
-            if facts.page and facts.park is Park.NOTHING and not record.attempts:
+            told = facts.park is not Park.NOTHING or failure.fault is Fault.LEDGER_UNAVAILABLE  # by whoever saw it
+            if facts.page and not told and not record.attempts:
                 _log.error("page: %s: %s", facts.code, record.detail)
             if record.attempts and record.attempts[-1].state in OPEN:
                 _leave_in_doubt(record.attempts[-1], failure)

@@ -41,15 +41,15 @@ class GroupCommit:
 
     def switch(self, file: int, directory: Path) -> None:
         """From now on this file is written; the one before is synced once more, then closed here."""
-        if self._file >= 0:
+        if self._file >= 0 and self._file != file:
             self._retired.append(self._file)
         self._file = file
         self._directory = directory
 
     def written(self) -> None:
-        """Something was written: have it synced."""
+        """Something was written: have it synced, unless that failed once."""
         self._written += 1
-        if self._running is None:
+        if self._running is None and self.failed is None:
             self._start()
 
     async def durable(self) -> bool:
