@@ -33,7 +33,7 @@ from moongate.flow.flight import Flights
 from moongate.flow.gateway import Gateway, RouteTimes
 from moongate.flow.ledger import Ledger
 from moongate.ops.access_log import AccessLog
-from moongate.ops.health import Trusted, plain_address
+from moongate.ops.health import LEDGER, Trusted, plain_address
 from moongate.ops.metrics import CallMetrics, Row
 from moongate.store.journal import Journal
 from moongate.upstream.dialects_requests import EDITS
@@ -56,10 +56,15 @@ class App:
     def __init__(self, settings: Settings, control: bytes, world: World, slot: int) -> None:
         loop = asyncio.get_running_loop()
         owner = world.new_id()
+        self.failed = False
+        self._checks: Mapping[str, str] = {}
+        self._shown: dict[str, str] = {}
+        self._ill: OSError | None = None
+        self._lost = 0
         trusted = Trusted(settings.edge.trusted)
         self._settings = settings
         self._measured = CallMetrics(settings.routes, settings.targets, EDITS)
-        self._journal = _journal(settings, owner, slot, world, loop)
+        self._journal = self._open_journal(owner, world, slot)
         self._log = _access_log(settings.log.access, settings.log.sample)
         views = [self._measured.observe] if self._log is None else [self._measured.observe, self._log.write]
         held = Held(settings.edge.held_bytes)
@@ -98,6 +103,7 @@ class App:
             may_see=trusted.may_see,
             refused=self._refused,
         )
+        self._api.checks = self._shown
         self._server = Server(self._api, _limits(settings), held, world.clock, world.wall)
         self.set_control(control)
 
@@ -138,7 +144,8 @@ class App:
 
     def set_health(self, checks: Mapping[str, str]) -> None:
         """Show these checks on `/healthz` from now on."""
-        self._api.checks = dict(checks)
+        self._checks = dict(checks)
+        self._show_health()
 
     def set_load(self, load: Mapping[str, float]) -> None:
         """Send calls to the least busy of these self-hosted replicas from now on."""
@@ -160,12 +167,19 @@ class App:
         """All series as they stand."""
         self._measured.in_flight.set(self.in_flight)
         self._measured.connections.set(self._server.connections)
-        self._measured.journal_bytes.set(self._journal.written_bytes)
         for name, target in self._targets.items():
             if (place := target.place) is not None:
                 self._measured.dialed(
                     name, stale=place.stale, changes=place.changes, races=place.races, refused=place.refused
                 )
+        journal = self._journal
+        self._measured.journal_bytes.set(journal.written_bytes)
+        self._measured.journal_unwritable.set(float(not journal.available))
+        self._measured.journal_waiting.set(journal.pending_bytes)
+        self._measured.journal_lost.set(journal.lost)
+        if journal.lost > self._lost:
+            _log.error("page: %d records could not be kept for the journal", journal.lost - self._lost)
+            self._lost = journal.lost
         return self._measured.snapshot()
 
     async def stop(self) -> None:
@@ -175,27 +189,51 @@ class App:
             await target.transport.close()
         await self._names.close()
         self._journal.close()
+        if self._journal.lost > self._lost:
+            _log.error("page: %d records never came into the journal", self._journal.lost - self._lost)
         if self._log is not None:
             self._log.close()
 
+    def _open_journal(self, owner: str, world: World, slot: int) -> Journal:
+        ledger = self._settings.ledger
+        return Journal.open(
+            Path(self._settings.state) / "journal",
+            owner,
+            segment_bytes=ledger.segment_bytes,
+            fsync=ledger.fsync,
+            loop=asyncio.get_running_loop(),
+            slot=slot,
+            started=world.wall(),
+            on_dead=self._leave,
+            on_change=self._journal_changed,
+            clock=world.clock,
+        )
+
+    def _show_health(self) -> None:
+        self._shown.update(self._checks)
+        if self._ill is not None:
+            self._shown[LEDGER] = Fault.LEDGER_UNAVAILABLE.value
+
+    def _journal_changed(self, error: OSError | None) -> None:
+        self._ill = error
+        if error is None:
+            _log.warning("the journal can be written again: paid calls go on")
+        else:
+            _log.error(
+                "page: ledger_unavailable: paid calls are refused, the journal cannot be written: %s", error
+            )
+        self._show_health()
+
+    def _leave(self, error: OSError) -> None:
+        """The disk lied about a record: no more paid work here; the supervisor starts a worker with a new journal."""
+        self.failed = True
+        self._ill = error
+        _log.critical("page: fsync of the journal failed, this worker ends: %s", error)
+        self._show_health()
+        os.kill(os.getpid(), signal.SIGTERM)
+
     def _refused(self, fault: Fault) -> None:
         self._measured.unauthenticated(fault.value)
-
-
-def _journal(
-    settings: Settings, owner: str, slot: int, world: World, loop: asyncio.AbstractEventLoop
-) -> Journal:
-    return Journal.open(
-        Path(settings.state) / "journal",
-        owner,
-        segment_bytes=settings.ledger.segment_bytes,
-        fsync=settings.ledger.fsync,
-        loop=loop,
-        slot=slot,
-        started=world.wall(),
-        on_dead=_leave,
-        clock=world.clock,
-    )
 
 
 def _all(views: Iterable[Callable[[CallRecord], None]]) -> Callable[[CallRecord], None]:
@@ -206,12 +244,6 @@ def _all(views: Iterable[Callable[[CallRecord], None]]) -> Callable[[CallRecord]
             view(record)
 
     return several[0] if len(several) == 1 else show
-
-
-def _leave(error: OSError) -> None:
-    """The disk lied about a record: no more paid work here; the supervisor starts a worker with a new journal."""
-    _log.critical("page: fsync of the journal failed, this worker drains: %s", error)
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _trusts(networks: Sequence[str]) -> Callable[[str], bool]:

@@ -100,7 +100,7 @@ def _supervise(config: str | None, flags: Mapping[str, str], *, demo: bool) -> i
     upkeep = Upkeep(folder, world, segment_days=days.segment_days, row_days=days.row_days)
     set_up()
     upkeep.fold()  # what dead owners left open is closed before any worker is ready
-    chores = [Chore("ledger", 1.0, upkeep.act)]
+    chores = [Chore("ledger", 1.0, upkeep.act, upkeep.rows, upkeep.checks)]
     return supervisor.run(settings, control, world, chores=chores)
 
 

@@ -20,7 +20,7 @@ def test_a_house_with_nothing_in_it_is_well() -> None:
     status, body = healthz(all_off(), detailed=True)
     assert status == 200
     assert body == (
-        b'{"status":"ok","checks":{"nginx":"off","cache_proxy":"off","kimi_api":"off","redis":"off","gpu_memory":"off"}}'
+        b'{"status":"ok","checks":{"nginx":"off","cache_proxy":"off","kimi_api":"off","redis":"off","gpu_memory":"off","ledger":"off"}}'
     )
 
 
@@ -51,6 +51,9 @@ def test_all_parts_are_always_shown_in_order(checks: dict[str, str]) -> None:
 def test_readiness_goes_before_life() -> None:
     assert livez()[0] == 200
     assert readyz(ready=True, draining=False) == (200, b'{"status":"ok"}')
+    told = readyz(ready=True, draining=False, ledger="ledger_unavailable")
+    assert told == (200, b'{"status":"ok","ledger":"ledger_unavailable"}'), "what costs nothing goes on"
+    assert readyz(ready=True, draining=False, ledger="degraded: its view waits") == (200, b'{"status":"ok"}')
     assert readyz(ready=False, draining=False) == (503, b'{"status":"starting"}')
     assert readyz(ready=True, draining=True) == (503, b'{"status":"draining"}')
 

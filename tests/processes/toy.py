@@ -40,7 +40,7 @@ class Toy:
         if b"no start" in control:
             raise RuntimeError("told not to start")
         self.measured = CallMetrics(("toy",), ())
-        self.ready = False
+        self.ready = self.failed = False
         self.draining = False
         self.in_flight = 0
         self.refused: list[Refused] = []

@@ -10,15 +10,14 @@ import json
 import os
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.wire import descriptors
+from tests.wire import descriptors, looking
 from tests.wire.answer import Answer
 
 ROOT = Path(__file__).parents[2]
@@ -59,11 +58,11 @@ def get(port: int, path: str, headers: Mapping[str, str] | None = None) -> tuple
 class Process:
     """One `moongate ...` process and what it printed."""
 
-    def __init__(self, arguments: list[str], log: Path) -> None:
+    def __init__(self, arguments: list[str], log: Path, before: Sequence[str] = ()) -> None:
         self.log = log
         with log.open("ab") as output:
             self.child = subprocess.Popen(
-                [sys.executable, *_STRICT, "-m", "moongate", *arguments],
+                [*before, sys.executable, *_STRICT, "-m", "moongate", *arguments],
                 cwd=ROOT,
                 stdout=output,
                 stderr=output,
@@ -103,6 +102,10 @@ class House:
         self.port, self.admin = free_port(), free_port()
         self.state = folder / "state"
         self.cleared = time.time()
+        self.before: list[str] = []
+        """What the gateway's command line begins with, for one that runs in surroundings of its own."""
+        self.inside: list[str] = []
+        """What a command begins with that looks into these surroundings."""
         self._started: list[Process] = []
         self.settings = folder / "moongate.yaml"
         try:
@@ -133,8 +136,8 @@ class House:
             name: int(port) for name, _, port in (line.partition("=") for line in ports.read_text().split())
         }
 
-    def _start(self, arguments: list[str], log: Path) -> Process:
-        process = Process(arguments, log)
+    def _start(self, arguments: list[str], log: Path, before: Sequence[str] = ()) -> Process:
+        process = Process(arguments, log, before)
         self._started.append(process)
         return process
 
@@ -162,7 +165,8 @@ class House:
     # -- processes ---------------------------------------------------------------------------------------------
 
     def start_gateway(self, *flags: str) -> Process:
-        self.gateway = self._start(["serve", "-c", str(self.settings), *flags], self.folder / "gateway.log")
+        serve = ["serve", "-c", str(self.settings), *flags]
+        self.gateway = self._start(serve, self.folder / "gateway.log", self.before)
         self.wait_ready()
         return self.gateway
 
@@ -255,12 +259,7 @@ class House:
 
     def rows(self, question: str, *values: Any) -> list[dict[str, Any]]:
         """Rows of the ledger's view."""
-        path = self.state / "ledger.db"
-        if not path.exists():
-            return []
-        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5)) as db:
-            db.row_factory = sqlite3.Row
-            return [dict(row) for row in db.execute(question, values)]
+        return looking.rows(self.state / "ledger.db", question, values, self.inside)
 
     def record(self, call_id: str) -> dict[str, Any]:
         """The closed record of a call, with its attempts; waits until it is folded."""

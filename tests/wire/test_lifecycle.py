@@ -1,7 +1,6 @@
 """The gateway's own life: how it ends, crashes, comes back, and follows what operators change (A5, FAULTS 65, 72)."""
 
 import os
-import resource
 import signal
 import threading
 import time
@@ -148,26 +147,6 @@ def test_a_crash_of_everything_is_recovered_at_the_next_start(tmp_path: Path) ->
         states = house.rows("SELECT state, COUNT(*) AS n FROM attempts GROUP BY 1 ORDER BY 2")
         assert [tuple(row.values()) for row in states] == [("ambiguous", 1), ("settled", 2)]
         house.audit()
-
-
-def test_a_journal_that_cannot_be_written_stops_paid_work_before_it_is_sent(tmp_path: Path) -> None:
-    with _house(tmp_path) as house:
-        first = house.ask()
-        assert first.status == 200
-        [pid] = house.worker_pids()
-        _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, hard))
-        for stream in (False, True):
-            answer = house.ask(stream=stream)
-            assert (answer.status, answer.error["code"]) == (503, "ledger_unavailable")
-            assert (answer.headers["x-should-retry"], answer.headers["retry-after"]) == ("true", "5")
-        assert len(house.received()) == 1
-        assert get(house.port, "/livez")[0] == 200
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard, hard))
-        assert house.ask().status == 200
-        house.at_rest()
-        codes = house.rows("SELECT code FROM calls ORDER BY created")
-        assert [row["code"] for row in codes] == ["", "ledger_unavailable", "ledger_unavailable", ""]
 
 
 def test_keys_come_and_go_without_a_restart(house: House) -> None:

@@ -19,7 +19,7 @@ from moongate.core.surface import Surface
 from moongate.core.wire import error_lines
 from moongate.flow.downstream import Downstream, Head
 from moongate.flow.gateway import Gateway
-from moongate.ops.health import healthz
+from moongate.ops.health import LEDGER, OK, healthz, readyz
 from moongate.world import World
 
 CHAT: Final = "/v1/chat/completions"
@@ -280,10 +280,8 @@ class Api:
         self._give(down, head, 200, b'{"status":"ok"}')
 
     async def _readyz(self, _screened: Screened, head: RequestHead, _body: bytes, down: Downstream) -> None:
-        if self.ready:
-            self._give(down, head, 200, b'{"status":"ok"}')
-        else:
-            self._give(down, head, 503, b'{"status":"draining"}')
+        ledger = self.checks.get(LEDGER, OK)
+        self._give(down, head, *readyz(ready=self.ready, draining=not self.ready, ledger=ledger))
 
     async def _healthz(self, _screened: Screened, head: RequestHead, _body: bytes, down: Downstream) -> None:
         self._give(down, head, *healthz(self.checks, detailed=self._may_see(head.peer)))

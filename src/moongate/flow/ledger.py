@@ -225,7 +225,9 @@ class Entry:
                 record.retry_after = failure.retry_after
             if gone is not None:
                 record.status = facts.status
-            told = facts.park is not Park.NOTHING or failure.fault is Fault.LEDGER_UNAVAILABLE  # by whoever saw it
+            told = (
+                facts.park is not Park.NOTHING or failure.fault is Fault.LEDGER_UNAVAILABLE
+            )  # by whoever saw it
             if facts.page and not told and not record.attempts:
                 _log.error("page: %s: %s", facts.code, record.detail)
             if record.attempts and record.attempts[-1].state in OPEN:

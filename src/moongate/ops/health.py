@@ -9,7 +9,8 @@ import msgspec
 
 OK: Final = "ok"
 OFF: Final = "off"
-PARTS: Final = ("nginx", "cache_proxy", "kimi_api", "redis", "gpu_memory")
+LEDGER: Final = "ledger"
+PARTS: Final = ("nginx", "cache_proxy", "kimi_api", "redis", "gpu_memory", LEDGER)
 """The checks of `/healthz`, in the order shown; a part that is not configured is `off`."""
 
 UNKNOWN: Final = "unknown"
@@ -48,12 +49,18 @@ def livez() -> tuple[int, bytes]:
     return HTTPStatus.OK, b'{"status":"ok"}'
 
 
-def readyz(*, ready: bool, draining: bool) -> tuple[int, bytes]:
-    """Whether new calls are welcome: not before the state is loaded, and not once a drain began."""
+def readyz(*, ready: bool, draining: bool, ledger: str = OK) -> tuple[int, bytes]:
+    """Whether new calls are welcome: not before the state is loaded, and not once a drain began.
+
+    `ledger`: its word on `/healthz`. While it fails, paid calls are refused and everything else goes on: said, and
+    still 200.
+    """
     if draining:
         return HTTPStatus.SERVICE_UNAVAILABLE, b'{"status":"draining"}'
     if not ready:
         return HTTPStatus.SERVICE_UNAVAILABLE, b'{"status":"starting"}'
+    if not is_well(ledger) and not ledger.startswith(DEGRADED):
+        return HTTPStatus.OK, msgspec.json.encode({"status": OK, LEDGER: ledger})
     return HTTPStatus.OK, b'{"status":"ok"}'
 
 

@@ -119,6 +119,19 @@ FAMILIES: Final[tuple[Family, ...]] = (
         "Connections to a target that a later address won, the first being slow or dead.",
         ("target",),
     ),
+    Family(
+        "moongate_journal_unwritable", _G, "Workers whose journal cannot be written: they refuse paid calls."
+    ),
+    Family("moongate_journal_waiting_bytes", _G, "Bytes of records that wait for a journal to be writable."),
+    Family(
+        "moongate_journal_lost_total",
+        _C,
+        "Records that never came into a journal: no room, and no memory left.",
+    ),
+    Family("moongate_ledger_waits", _G, "1 while something keeps journals from the ledger's view, else 0."),
+    Family("moongate_ledger_holes_total", _C, "Places found in journals that are damaged or lack records."),
+    Family("moongate_ledger_missing_total", _C, "Records known to be missing at these places."),
+    Family("moongate_ledger_recovered_total", _C, "Open calls of dead workers that were closed."),
     Family("moongate_workers", _G, "Worker processes, by what they do.", ("state",)),
     Family(
         "moongate_worker_restarts_total",
@@ -254,6 +267,9 @@ class CallMetrics:
         self.in_flight = self.cells.cell("moongate_in_flight")
         self.connections = self.cells.cell("moongate_connections")
         self.journal_bytes = self.cells.cell("moongate_journal_bytes_total")
+        self.journal_unwritable = self.cells.cell("moongate_journal_unwritable")
+        self.journal_waiting = self.cells.cell("moongate_journal_waiting_bytes")
+        self.journal_lost = self.cells.cell("moongate_journal_lost_total")
         self.cut = self.cells.cell("moongate_drain_cut_total")
         self._edited = {edit: self.cells.cell("moongate_edits_total", edit) for edit in (*edits, OTHER)}
         self._calls: dict[tuple[str, str, str], _Calls] = {}

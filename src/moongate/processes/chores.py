@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
+from moongate.ops.metrics import Row
+
 log: Final = logging.getLogger(__name__)
 
 
@@ -16,12 +18,15 @@ class Chore:
     """`act` is called every so many seconds, always in the same thread, which is the chore's own.
 
     It is called a last time when the supervisor ends, after the last worker. What it raises is logged, and it is
-    called again when its time comes.
+    called again when its time comes. `rows` and `checks` are what it has for metrics and `/healthz`; they are called on
+    the loop.
     """
 
     name: str
     seconds: float
     act: Callable[[], object]
+    rows: Callable[[], list[Row]] = list
+    checks: Callable[[], dict[str, str]] = dict
 
 
 class Chores:

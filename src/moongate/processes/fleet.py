@@ -28,6 +28,7 @@ from moongate.processes.slots import (
     born,
     pause_before_start,
     reap,
+    tell_end,
     write_down,
     written_down,
 )
@@ -145,6 +146,7 @@ class Fleet:
         slot = self.slots[process.slot]
         self._changed.set()
         if slot.worker is not process:
+            tell_end(process, code)
             return
         slot.worker = None
         if self.stopping:
@@ -153,9 +155,7 @@ class Fleet:
         slot.early_deaths = 0 if lived >= LONG_LIVED else slot.early_deaths + 1
         slot.restarts += 1
         pause = pause_before_start(slot.early_deaths)
-        log.warning(
-            "worker %d (process %d) ended: %s; next start in %.1f s", slot.number, process.pid, code, pause
-        )
+        tell_end(process, code, f"; next start in {pause:.1f} s")
         self._lose(slot)
         self._write_down()
         slot.timers.append(asyncio.get_running_loop().call_later(pause, self._start, slot))

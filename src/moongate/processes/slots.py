@@ -1,6 +1,7 @@
 """Slots, the worker processes in them, and what is written down of both for the next supervisor."""
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
@@ -15,6 +16,8 @@ from moongate.ops.house import WorkerView
 from moongate.processes.channel import Channel, Message, State
 from moongate.processes.listening import Pair, shown
 from moongate.processes.stand_in import StandIn
+
+log: Final = logging.getLogger(__name__)
 
 LONG_LIVED: Final = 10.0
 """Seconds; a worker that dies sooner after its start dies early."""
@@ -129,6 +132,12 @@ def reap(process: Process) -> str:
     return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
 
 
+def tell_end(process: Process, code: str, then: str = "") -> None:
+    """Log how a worker ended and what follows; a clean end of one that had given up its place before is no news."""
+    if then or code != "exit code 0":
+        log.warning("worker %d (process %d) ended: %s%s", process.slot, process.pid, code, then)
+
+
 def born(pid: int) -> int:
     """When a process started, in clock ticks since boot (proc(5), stat field 22); 0 if it is gone or a zombie."""
     try:
@@ -139,10 +148,17 @@ def born(pid: int) -> int:
 
 
 def write_down(path: Path, workers: Sequence[Heritage]) -> None:
-    """Leave word of the workers for a supervisor that comes after our sudden end. Raises `OSError`."""
+    """Leave word of the workers for a supervisor that comes after our sudden end.
+
+    On a disk that cannot be written the former word stands: those who are gone are seen to be, and those who are not
+    named call by themselves.
+    """
     draft = path.with_suffix(".tmp")
-    draft.write_bytes(msgspec.json.encode(workers))
-    draft.replace(path)
+    try:
+        draft.write_bytes(msgspec.json.encode(workers))
+        draft.replace(path)
+    except OSError as error:
+        log.warning("the workers cannot be written down in %s: %s", path, error)
 
 
 def written_down(path: Path) -> list[Heritage]:

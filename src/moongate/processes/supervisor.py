@@ -163,6 +163,7 @@ class Supervisor:
         load = functools.partial(load_at, names=self._names)
         self._gauges = Gauges(looks.gauges(settings), settings.health.kimi_seconds, world, load)
         self._load = self._gauges.load
+        self._chores: Sequence[Chore] = ()
         self._shown = self.checks()
         self._attempts = Attempts()
         self._totals = Totals()
@@ -179,6 +180,7 @@ class Supervisor:
         admin_sock = await self._take_places(inherited)
         self._fleet.start_missing()
         self._announce(admin_sock)
+        self._chores = chores
         duties = Chores(chores)
         duties.start()
         duties_of_ours = (self._watch.run(), self._gauges.run(), self._parks.run(), self._follow())
@@ -225,7 +227,10 @@ class Supervisor:
     def _announce(self, admin_sock: socket.socket) -> None:
         """Say where everything answers, in the log and in `run/addresses.json`."""
         addresses = {"listen": self._fleet.addresses, "admin": listening.shown(admin_sock)}
-        (self._run_folder / _ADDRESSES_FILE).write_bytes(msgspec.json.encode(addresses))
+        try:
+            (self._run_folder / _ADDRESSES_FILE).write_bytes(msgspec.json.encode(addresses))
+        except OSError as error:  # the data plane needs no such file
+            log.warning("the addresses cannot be written down: %s", error)
         log.info("listening on %s; admin on %s", ", ".join(self._fleet.addresses), addresses["admin"])
 
     def _heed_signals(self) -> None:
@@ -373,6 +378,7 @@ class Supervisor:
             *(Row("moongate_upstream_load", (target,), load) for target, load in self._load.items()),
             *(Row("moongate_upstream_up", (target,), float(word == OK)) for target, word in words.items()),
             Row("moongate_build_info", version, 1.0),
+            *(row for chore in self._chores for row in chore.rows()),
         ]
 
     def workers(self) -> list[WorkerView]:
@@ -385,7 +391,10 @@ class Supervisor:
 
     def checks(self) -> dict[str, str]:
         """What `/healthz` shows; parts that are not built yet are off."""
-        return all_off() | dict(self._watch.checks)
+        checks = all_off() | dict(self._watch.checks)
+        for chore in self._chores:
+            checks |= chore.checks()
+        return checks
 
     def config(self) -> bytes:
         """The settings in force."""

@@ -3,6 +3,8 @@
 import logging
 from typing import Final
 
+from moongate.ops.health import DEGRADED, LEDGER, OK
+from moongate.ops.metrics import Row
 from moongate.store.reader import Hole
 from moongate.store.records import Folded, Folder
 from moongate.world import World
@@ -28,6 +30,20 @@ class Upkeep:
         self._waits = ""
         self._holes: set[Hole] = set()
         self._retire_at = 0.0
+        self._missing = self._recovered = 0
+
+    def rows(self) -> list[Row]:
+        """What it has for metrics."""
+        return [
+            Row("moongate_ledger_waits", (), float(bool(self._waits))),
+            Row("moongate_ledger_holes_total", (), len(self._holes)),
+            Row("moongate_ledger_missing_total", (), self._missing),
+            Row("moongate_ledger_recovered_total", (), self._recovered),
+        ]
+
+    def checks(self) -> dict[str, str]:
+        """The ledger's word on `/healthz`; a view that waits stops nothing."""
+        return {LEDGER: f"{DEGRADED}: its view waits" if self._waits else OK}
 
     def act(self) -> None:
         """Fold; once an hour retire what is old. Raises what `Folder.retire` raises, and not again within the hour."""
@@ -49,6 +65,7 @@ class Upkeep:
         for hole in folded.holes:
             if hole not in self._holes:
                 self._holes.add(hole)
+                self._missing += hole.missing
                 log.warning(
                     "journal %s, offset %d: %s; %d bytes, %d records missing",
                     hole.segment,
@@ -57,6 +74,7 @@ class Upkeep:
                     hole.size,
                     hole.missing,
                 )
+        self._recovered += folded.recovered
         _tell(folded)
 
 

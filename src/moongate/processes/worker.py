@@ -53,6 +53,10 @@ NEVER_WELCOME: Final = 3
 """Exit code of a worker that no supervisor took in."""
 
 
+FAILED: Final = 1
+"""Exit code of a worker that ended because its app could not go on."""
+
+
 class Birth(msgspec.Struct, frozen=True):
     """What a worker is told on its command line, as JSON: its slot, its inherited sockets, whom to call."""
 
@@ -67,6 +71,10 @@ class Birth(msgspec.Struct, frozen=True):
 
 class App(Protocol):
     """The data plane, as the shell drives it. All on one event loop."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended the process itself, since it could not go on: the exit code says so."""
 
     @property
     def ready(self) -> bool:
@@ -181,7 +189,7 @@ class Worker:
         self._tasks.append(loop.create_task(self._tick()))
         await self._leaving.wait()
         await self._drain(self._app)
-        return 0
+        return FAILED if self._app.failed else 0
 
     async def _drain(self, app: App) -> None:
         app.begin_drain()

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from itertools import count, takewhile
 from pathlib import Path
+from typing import Final
 
 
 class LayoutError(sqlite3.DatabaseError):
@@ -21,6 +22,9 @@ def is_corrupt(error: sqlite3.Error) -> bool:
     if code == sqlite3.SQLITE_IOERR_SHORT_READ:  # the file ends where it must not
         return True
     return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+_HEADER: Final = b"SQLite format 3\0"
 
 
 def _inode(path: Path) -> int:
@@ -42,10 +46,15 @@ class Database:
         self._patience = patience
         self._db: sqlite3.Connection | None = None
         self._file = 0
+        self._look = -1
 
     def connect(self) -> sqlite3.Connection:
         """The connection; a new one if the file was removed or replaced since the last was made."""
         if self._db is not None and self._file == _inode(self.path):
+            if (
+                os.pread(self._look, len(_HEADER), 0) != _HEADER
+            ):  # the connection would not notice, others would
+                raise LayoutError("its beginning was overwritten")
             return self._db
         self.close()
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -62,6 +71,8 @@ class Database:
             db.close()
             raise
         self._db, self._file = db, file
+        # closed after the connection only: to close any descriptor of the file gives up the process's locks on it
+        self._look = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         return db
 
     @contextlib.contextmanager
@@ -108,4 +119,5 @@ class Database:
         """Close the connection, if there is one."""
         if self._db is not None:
             self._db.close()
+            os.close(self._look)
         self._db, self._file = None, 0
