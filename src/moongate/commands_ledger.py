@@ -108,6 +108,16 @@ def _show(console: Console, audit: Audit) -> None:
         console.print(
             f"journals      {len(audit.holes):,} damaged places, {missing:,} records known to be missing"
         )
+        for hole in audit.holes[:20]:
+            console.print(
+                f"              {hole.segment}, offset {hole.offset:,}: {hole.what}; {hole.size:,} bytes, "
+                f"{hole.missing:,} records missing",
+                soft_wrap=True,
+            )
+    for day, lost in audit.lost_days.items():
+        console.print(
+            f"lost          {day}: at most {lost:,} calls that a damaged ledger knew", style="yellow"
+        )
     made = audit.comparison
     if made is not None:
         console.print(

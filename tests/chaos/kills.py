@@ -75,7 +75,9 @@ class Load:
                 "output_tokens": dice.randrange(1, 60),
                 "tokens_per_second": dice.choice([50, 400, 4000]),
             }
-            more: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+            more: dict[str, Any] = (
+                {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+            )
             try:
                 self.told.take(self._house.ask(asked, **more), stream=stream)
             except (

@@ -34,13 +34,17 @@ def fetch_book(place: str) -> list[Execution]:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What was counted and found. `waits`: why some of the journals are not in the view; then nothing is certain."""
+    """What was counted and found. `waits`: why some of the journals are not in the view; then nothing is certain.
+
+    `lost_days`: calls that nobody can give back, by day, at most so many.
+    """
 
     count: Count
     holes: list[Hole]
     waits: str
     comparison: Comparison | None
     findings: list[Finding]
+    lost_days: dict[str, int]
 
     @property
     def good(self) -> bool:
@@ -62,6 +66,8 @@ class Audit:
             "corrected_calls": count.corrected,
             "journal_holes": len(self.holes),
             "journal_records_missing": sum(hole.missing for hole in self.holes),
+            "journal_damage": [asdict(hole) for hole in self.holes[:LISTED]],
+            "lost_days": self.lost_days,
             "book": None if made is None else _compared(made),
         }
 
@@ -108,4 +114,4 @@ def verify(
     findings = count.findings() + ([] if made is None else made.findings)
     if waits:
         findings.insert(0, Finding("waits", "", f"not all journals could be read: {waits}"))
-    return Audit(count, folder.holes(), waits, made, findings)
+    return Audit(count, folder.holes(), waits, made, findings, folder.lost_days())

@@ -1,6 +1,7 @@
 """What the supervisor does for the ledger: folds journals, retires old ones, and says once what stands in the way."""
 
 import logging
+import sqlite3
 from typing import Final
 
 from moongate.ops.health import DEGRADED, LEDGER, OK
@@ -11,6 +12,8 @@ from moongate.world import World
 
 RETIRE_SECONDS: Final = 3600.0
 """How often old segments and rows are looked for."""
+RETRY_SECONDS: Final = 60.0
+"""How soon again, if that could not be done."""
 
 log: Final = logging.getLogger(__name__)
 
@@ -46,12 +49,16 @@ class Upkeep:
         return {LEDGER: f"{DEGRADED}: its view waits" if self._waits else OK}
 
     def act(self) -> None:
-        """Fold; once an hour retire what is old. Raises what `Folder.retire` raises, and not again within the hour."""
+        """Fold; once an hour retire what is old."""
         self.fold()
         now = self._world.wall()
         if now >= self._retire_at:
             self._retire_at = now + RETIRE_SECONDS
-            self._folder.retire(now, segment_days=self._segment_days, row_days=self._row_days)
+            try:
+                self._folder.retire(now, segment_days=self._segment_days, row_days=self._row_days)
+            except (sqlite3.Error, OSError) as error:
+                log.warning("old segments and rows stay for now: %s", error)
+                self._retire_at = now + RETRY_SECONDS
 
     def fold(self) -> None:
         """Fold, and log what is new about it."""
@@ -81,6 +88,11 @@ class Upkeep:
 def _tell(folded: Folded) -> None:
     if folded.aside is not None:
         log.warning("the ledger's view was corrupt; it is made anew, the old one lies at %s", folded.aside)
+    if folded.lost_days:
+        log.error(
+            "page: calls are lost for the ledger, at most so many a day: %s",
+            ", ".join(f"{day}: {calls}" for day, calls in folded.lost_days.items()),
+        )
     if folded.salvaged:
         log.warning("%d calls were taken over from corrupt views", folded.salvaged)
     if folded.recovered:

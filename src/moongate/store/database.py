@@ -1,6 +1,7 @@
 """One SQLite file as this house uses it: WAL, short waits, seen when replaced, moved aside when corrupt."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import sqlite3
@@ -8,6 +9,9 @@ from collections.abc import Callable, Iterator
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Final
+
+MOST_ASIDES: Final = 9
+"""Damaged files that are kept. When there are as many, something damages them faster than anybody looks."""
 
 
 class LayoutError(sqlite3.DatabaseError):
@@ -20,6 +24,8 @@ def is_corrupt(error: sqlite3.Error) -> bool:
         return True
     code = getattr(error, "sqlite_errorcode", 0)
     if code == sqlite3.SQLITE_IOERR_SHORT_READ:  # the file ends where it must not
+        return True
+    if code == sqlite3.SQLITE_ERROR:  # a table, a column or a record is not what our own questions ask for
         return True
     return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
@@ -63,6 +69,8 @@ class Database:
         db = sqlite3.connect(self.path, timeout=self._patience, isolation_level=None, check_same_thread=False)
         try:
             db.execute("PRAGMA page_size = 8192")  # of a new file: half as many pages to sum up and write
+            db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of a new file: `give_back` needs it
+            db.execute("PRAGMA journal_size_limit = 67108864")
             db.execute("PRAGMA wal_autocheckpoint = 2000")
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = NORMAL")
@@ -88,6 +96,12 @@ class Database:
                 db.execute("ROLLBACK")
             raise
 
+    def give_back(self, pages: int) -> None:
+        """Return free pages to the disk, so many at most."""
+        self.connect().executescript(
+            f"PRAGMA incremental_vacuum({pages})"
+        )  # `execute` would stop at the first page
+
     def move_aside(self) -> Path | None:
         """Rename the corrupt file, its WAL with it, so that the next `connect` makes a new one.
 
@@ -100,6 +114,10 @@ class Database:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if _inode(self.path) != suspect:
                 return None
+            if len(self.asides()) >= MOST_ASIDES:
+                raise OSError(
+                    errno.EEXIST, "damaged again and again; look why, then remove", f"{self.path}.corrupt-*"
+                )
             aside = next(name for name in self._names() if not name.exists())
             for end in ("-wal", "-shm", ""):
                 with contextlib.suppress(FileNotFoundError):

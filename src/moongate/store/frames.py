@@ -92,7 +92,9 @@ def frame_at(data: bytes, at: int, start: int) -> Frame | None:
 
 
 def next_sound(data: bytes, at: int, start: int, after: int) -> int:
-    """The offset of the first sound frame at or behind `at` whose sequence may follow `after`; -1: none.
+    """The offset of the first sound frame at or behind `at` whose sequence is not far beyond `after`; -1: none.
+
+    It may be an earlier one: what was found before may have been a copy that lies in the wrong place.
 
     Only places whose upper sequence bytes and kind byte are possible have their checksum computed, so that
     the search stays linear in the bytes skipped.
@@ -101,7 +103,7 @@ def next_sound(data: bytes, at: int, start: int, after: int) -> int:
     possible = re.compile(b"(?=(?:" + b"|".join(map(re.escape, upper)) + b")[\x01-\x1f])", re.DOTALL)
     for match in possible.finditer(data, at + _UPPER):
         frame = frame_at(data, match.start() - _UPPER, start)
-        if frame is not None and after <= frame.sequence <= after + _FURTHEST:
+        if frame is not None and frame.sequence <= after + _FURTHEST:
             return match.start() - _UPPER
     return -1
 

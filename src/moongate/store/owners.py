@@ -85,16 +85,13 @@ def segments(directory: Path) -> dict[str, list[Segment]]:
     return found
 
 
-def remove_old(path: Path, before: float) -> bool:
-    """Remove the file if it was last written before this moment (wall-clock seconds); says whether it did."""
-    if path.stat().st_mtime >= before:
-        return False
-    path.unlink()
-    return True
+def is_old(path: Path, before: float) -> bool:
+    """Whether the file was last written before this moment (wall-clock seconds)."""
+    return path.stat().st_mtime < before
 
 
 def remove_locks(directory: Path, keep: Container[str], before: float) -> None:
     """Remove lock files of dead owners without segments, but no young ones: their owner may just start."""
     for path in directory.glob("*" + LOCK):
-        if path.stem not in keep and is_dead(directory, path.stem):
-            remove_old(path, before)
+        if path.stem not in keep and is_dead(directory, path.stem) and is_old(path, before):
+            path.unlink()

@@ -1,5 +1,6 @@
 """Reads a journal segment piece by piece: the newest word on each call, and what is missing or damaged."""
 
+import errno
 import os
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -11,6 +12,8 @@ from moongate.store.owners import Segment
 
 PIECE: Final = 1024 * 1024
 """Bytes read at once; more only where a damaged stretch is longer. Larger ones cost more than they save: memory."""
+
+_SECTOR: Final = 4096
 
 _RANKS: Final[dict[int, int]] = {
     Kind.RESERVED: 0,
@@ -98,9 +101,28 @@ def _load(segment: Segment, offset: int, size: int) -> tuple[bytes, bool]:
     file = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         data = os.pread(file, size, offset)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            error.filename = str(segment.path)
+            raise
+        data = _around_bad_sectors(file, size, offset)
     finally:
         os.close(file)
     return data, len(data) < size
+
+
+def _around_bad_sectors(file: int, size: int, offset: int) -> bytes:
+    """The same bytes, with zeros for sectors that the disk does not give: these are damage like any other."""
+    found = bytearray()
+    end = min(offset + size, os.fstat(file).st_size)
+    while offset < end:
+        most = min(_SECTOR - offset % _SECTOR, end - offset)
+        try:
+            found += os.pread(file, most, offset)
+        except OSError:
+            found += bytes(most)
+        offset += most
+    return bytes(found)
 
 
 def _take_all(

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from moongate.core.ledger import Tally
 from moongate.core.record import CallRecord
-from moongate.store import owners, reader, view
+from moongate.store import owners, reader, retired, salvage, view
 from moongate.store.database import Database, is_corrupt
 from moongate.store.owners import Segment
 from moongate.store.reader import FormatError, Hole
@@ -24,6 +24,7 @@ from moongate.store.reader import FormatError, Hole
 DAY: Final = 86_400.0
 _T = TypeVar("_T")
 _PAGE: Final = 2000
+_STEP: Final = 2000
 _BEHIND_ALL: Final = "\U0010ffff"
 
 
@@ -41,7 +42,8 @@ class Folded:
     """What one fold did.
 
     `records` read, `holes` found, `recovered` calls of dead owners closed; `salvaged` calls taken over from a
-    corrupt database, which lies at `aside` now. `waits` says why some of the journals are not in the view
+    corrupt database, which lies at `aside` now; `lost_days` what could not be, by day (UTC), at most so many calls.
+    `waits` says why some of the journals are not in the view
     yet; empty: they are.
     """
 
@@ -50,6 +52,7 @@ class Folded:
     salvaged: int = 0
     aside: Path | None = None
     holes: list[Hole] = field(default_factory=list)
+    lost_days: dict[str, int] = field(default_factory=dict)
     waits: str = ""
 
 
@@ -104,6 +107,10 @@ class Folder:
                 return
             after = found[-1].call_id
 
+    def lost_days(self) -> dict[str, int]:
+        """Days (UTC) of which a lost view knew calls that nobody can give back, at most so many."""
+        return self._ask(salvage.lost_days)
+
     def dead_owners(self) -> frozenset[str]:
         """Owners of journals that are proved dead."""
         return frozenset(self._dead(owners.segments(self._directory)))
@@ -128,22 +135,38 @@ class Folder:
     def retire(self, now: float, *, segment_days: float = 7.0, row_days: float = 400.0) -> int:
         """Delete folded segments not written since `segment_days`, and ended calls older than `row_days`.
 
-        Returns how many segments went. `now` in wall-clock seconds. Raises what SQLite and the disk raise.
+        Rows go in steps, so that nothing waits long for the lock, and their room is given back. Returns how many
+        segments went. `now` in wall-clock seconds. Raises what SQLite and the disk raise.
         """
-        with self._mutex, self._database.transaction() as db:
-            view.forget(db, now - row_days * DAY)
-            marks = _marks(db)
+        while self.forget(now - row_days * DAY, most=_STEP):
+            pass
+        retired.forget(self._directory, retired.day(max(now - row_days * DAY, 0.0)))
+        with self._mutex:
+            marks = _marks(self._database.connect())
             gone = 0
             for owner, listed in owners.segments(self._directory).items():
                 mark = marks.get(owner, Mark())
                 for segment in listed:
-                    if mark.done or segment.path.name < mark.segment:
-                        gone += owners.remove_old(segment.path, now - segment_days * DAY)
+                    folded = mark.done or segment.path.name < mark.segment
+                    if folded and owners.is_old(segment.path, now - segment_days * DAY):
+                        retired.note(self._directory, segment)
+                        segment.path.unlink()
+                        gone += 1
             left = owners.segments(self._directory)
             owners.remove_locks(self._directory, left, now - segment_days * DAY)
-            for owner, mark in marks.items():
-                if mark.done and owner not in left:
-                    db.execute("DELETE FROM checkpoints WHERE owner = ?", (owner,))
+            with self._database.transaction() as db:
+                for owner, mark in marks.items():
+                    if mark.done and owner not in left:
+                        db.execute("DELETE FROM checkpoints WHERE owner = ?", (owner,))
+            return gone
+
+    def forget(self, before: float, *, most: int) -> int:
+        """Delete the oldest ended calls made before this moment (wall-clock seconds); returns how many went."""
+        with self._mutex:
+            with self._database.transaction() as db:
+                gone = view.forget(db, before, most)
+            if gone:
+                self._database.give_back(most)
             return gone
 
     def close(self) -> None:
@@ -179,9 +202,13 @@ class Folder:
     def _salvage(self, folded: Folded) -> None:
         """Whoever moved a file aside may have died before it was read, so this is asked every time."""
         asides = self._database.asides()
-        if asides and not view.has_salvaged(self._database.connect(), asides):
+        if asides and not salvage.has_salvaged(self._database.connect(), asides):
             with self._database.transaction() as db:
-                folded.salvaged = sum(view.salvage(db, aside) for aside in asides)
+                folded.salvaged = sum(salvage.salvage(db, aside) for aside in asides)
+        if not salvage.knows_what_is_lost(self._database.connect()):
+            with self._database.transaction() as db:
+                gone = retired.by_day(self._directory)
+                folded.lost_days = salvage.note_lost(db, gone, owners.segments(self._directory))
 
     def _fold_all(self, folded: Folded) -> None:
         marks = _marks(self._database.connect())
@@ -198,7 +225,7 @@ class Folder:
                 try:
                     while self._fold_piece(owner, listed, folded, dead=owner in dead):
                         pass
-                except FormatError as error:
+                except (FormatError, OSError) as error:  # this journal waits; the others do not wait for it
                     folded.waits = str(error)
         self._salvage(folded)
 

@@ -10,7 +10,6 @@ for. Nothing here opens, commits or locks: `store/records` does.
 import sqlite3
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -78,6 +77,7 @@ _TABLES: Final = (
         " what TEXT, PRIMARY KEY (segment, offset)) WITHOUT ROWID"
     ),
     "CREATE TABLE IF NOT EXISTS salvaged (name TEXT PRIMARY KEY) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS lost_days (day TEXT PRIMARY KEY, calls INTEGER) WITHOUT ROWID",
 )
 
 
@@ -205,12 +205,36 @@ def close_orphans(db: sqlite3.Connection, writer: str) -> int:
 
 def _entries(db: sqlite3.Connection, condition: str, *values: object) -> Iterator[Entry]:
     """The calls for which this condition holds. One whose record is damaged raises `LayoutError`."""
-    query = f"SELECT rank, writer, sequence, record FROM records WHERE {condition}"  # noqa: S608 - own words
-    for rank, writer, sequence, text in db.execute(query, values):
+    return (entry for _, entry in numbered(db, condition, *values))
+
+
+def numbered(db: sqlite3.Connection, condition: str, *values: object) -> Iterator[tuple[int, Entry]]:
+    """The same with their row ids."""
+    query = f"SELECT rowid, rank, writer, sequence, record FROM records WHERE {condition}"  # noqa: S608 - own words
+    for number, rank, writer, sequence, text in db.execute(query, values):
         try:
-            yield Entry(rank, writer, sequence, _decode(text))
+            record = _decode(text)
         except (msgspec.DecodeError, TypeError) as error:
-            raise LayoutError(f"a record cannot be read: {error}") from error
+            record = _decode_odd(text, error)
+        yield number, Entry(rank, writer, sequence, record)
+
+
+def _decode_odd(text: str, error: Exception) -> CallRecord:
+    """The record in a text that holds `null` for numbers that JSON does not have: not a number, infinity."""
+    try:
+        fields = msgspec.json.decode(text)
+        _fill(CallRecord, fields)
+        for attempt in fields[_ATTEMPTS_AT]:
+            _fill(AttemptRecord, attempt)
+        return msgspec.convert(fields, CallRecord)
+    except (msgspec.MsgspecError, TypeError, IndexError):
+        raise LayoutError(f"a record cannot be read: {error}") from error
+
+
+def _fill(kind: type[msgspec.Struct], fields: list[object]) -> None:
+    for place, field in enumerate(msgspec.structs.fields(kind)[: len(fields)]):
+        if fields[place] is None and field.type is float:
+            fields[place] = field.default
 
 
 _FIND: Final = (
@@ -291,56 +315,21 @@ def tally(db: sqlite3.Connection, now: float, dead: Iterable[str]) -> Tally:
     )
 
 
-_OLD: Final = "SELECT call_id FROM records WHERE call_id < ? AND outcome <> ''"
+_OLD: Final = "SELECT call_id FROM records WHERE call_id < ? AND outcome <> '' ORDER BY call_id LIMIT ?"
 
 
-def forget(db: sqlite3.Connection, before: float) -> None:
-    """Delete calls that were made before this moment (wall-clock seconds) and have ended.
+def forget(db: sqlite3.Connection, before: float, most: int) -> int:
+    """Delete the oldest calls made before this moment (wall-clock seconds) that have ended; returns how many went.
 
     Call ids begin with the milliseconds of their making as 12 hexadecimal digits (`World.new_id`), so that the
     old ones lie together and need no search.
     """
-    oldest = id_at(before)
+    old = (id_at(before), most)
     for name in ("provider_request_id", "provider_trace_id"):
         db.execute(
             f"DELETE FROM provider_ids WHERE (id, call_id) IN"  # noqa: S608 - own words
             f" (SELECT {name}, call_id FROM attempts WHERE call_id IN ({_OLD}))",
-            (oldest,),
+            old,
         )
-    db.execute("DELETE FROM remembered WHERE call_id < ?", (oldest,))
-    db.execute(f"DELETE FROM records WHERE call_id IN ({_OLD})", (oldest,))  # noqa: S608 - own words
-
-
-def has_salvaged(db: sqlite3.Connection, asides: Iterable[Path]) -> bool:
-    """Whether this view has taken over what could be read from all these databases."""
-    return {aside.name for aside in asides} <= {row[0] for row in db.execute("SELECT name FROM salvaged")}
-
-
-def salvage(db: sqlite3.Connection, aside: Path) -> int:
-    """Take over every ended call that can still be read from a damaged database; returns how many were new.
-
-    Reads from both ends, so that one bad page costs only what it held. A database is read once for each view.
-    """
-    if not db.execute("INSERT OR IGNORE INTO salvaged VALUES (?)", (aside.name,)).rowcount:
-        return 0
-    taken = 0
-    for order in ("ASC", "DESC"):
-        taken += sum(put(db, [entry]) for entry in _readable(aside, f"rank > 0 ORDER BY rowid {order}"))
-    return taken
-
-
-def _readable(aside: Path, condition: str) -> Iterator[Entry]:
-    """The calls for which the condition holds, up to the first that cannot be read."""
-    old = sqlite3.connect(aside)
-    entries = _entries(old, condition)
-    try:
-        while True:
-            try:
-                entry = next(entries, None)
-            except sqlite3.DatabaseError:
-                return
-            if entry is None:
-                return
-            yield entry
-    finally:
-        old.close()
+    db.execute("DELETE FROM remembered WHERE call_id < ?", old[:1])
+    return db.execute(f"DELETE FROM records WHERE call_id IN ({_OLD})", old).rowcount  # noqa: S608 - own words
