@@ -173,6 +173,7 @@ class App:
                     name, stale=place.stale, changes=place.changes, races=place.races, refused=place.refused
                 )
         journal = self._journal
+        self._look_after(journal)
         self._measured.journal_bytes.set(journal.written_bytes)
         self._measured.journal_unwritable.set(float(not journal.available))
         self._measured.journal_waiting.set(journal.pending_bytes)
@@ -208,6 +209,15 @@ class App:
             on_change=self._journal_changed,
             clock=world.clock,
         )
+
+    def _look_after(self, journal: Journal) -> None:
+        try:
+            if not journal.look():
+                _log.error("page: somebody removed the journal that is written; it is brought back")
+        except OSError as error:
+            _log.error(
+                "page: somebody removed the journal that is written, it cannot be brought back: %s", error
+            )
 
     def _show_health(self) -> None:
         self._shown.update(self._checks)

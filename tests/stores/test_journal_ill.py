@@ -265,3 +265,29 @@ def test_after_a_failed_fsync_a_disk_that_is_full_too_keeps_what_waits(tmp_path:
         assert len(owners.segments(tmp_path)[OWNER]) == 2
 
     asyncio.run(main())
+
+
+def test_a_segment_that_was_removed_while_it_is_written_is_brought_back(tmp_path: Path) -> None:
+    directory = tmp_path / "journal"
+    journal = Journal.open(directory, OWNER)
+    journal.append(Kind.SENT, b"one", now=True)
+    assert journal.look()
+    shutil.rmtree(directory)
+    journal.append(Kind.SENT, b"two", now=True)
+    assert not journal.look()
+    assert journal.look()
+    journal.append(Kind.SENT, b"three", now=True)
+    assert all_payloads(directory) == [b"one", b"two", b"three"]
+    assert {path.stat().st_mode & 0o777 for path in directory.iterdir()} == {0o600}
+    assert not owners.is_dead(directory, OWNER)
+    journal.close()
+    assert owners.is_dead(directory, OWNER)
+
+
+def test_an_owner_whose_lock_was_removed_lives_as_long_as_it_holds_its_segment(tmp_path: Path) -> None:
+    journal = Journal.open(tmp_path, OWNER)
+    journal.append(Kind.SENT, b"one", now=True)
+    (tmp_path / f"{OWNER}.lock").unlink()
+    assert not owners.is_dead(tmp_path, OWNER)
+    journal.close()
+    assert owners.is_dead(tmp_path, OWNER)

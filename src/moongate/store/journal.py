@@ -218,6 +218,16 @@ class Journal:
             else:
                 written.set_result(None)
 
+    def look(self) -> bool:
+        """Look, once in a while, whether the segment is still in its directory; False: it was not, and is again.
+
+        Raises OSError if it cannot be brought back.
+        """
+        if not self._segment.rescue():
+            return True
+        self._trouble = True
+        return False
+
     def flush(self) -> None:
         """Write what is pending now. Never raises: a failure shows in `available` and is tried again."""
         if self._soon is not None:

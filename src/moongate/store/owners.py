@@ -48,11 +48,14 @@ class OwnerLock:
 
 
 def is_dead(directory: Path, owner: str) -> bool:
-    """Whether nobody holds the lock: True is proof and stays true. Raises OSError where it is unknown."""
+    """Whether nobody holds the lock: True is proof and stays true. Raises OSError where it is unknown.
+
+    Where somebody removed the lock of an owner that has segments, whoever has one of them open is its life.
+    """
     try:
         file = os.open(directory / (owner + LOCK), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        return True
+        return not any(map(_is_open, directory.glob(f"{owner}-*{SEGMENT}")))
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two who ask do not hinder each other
     except BlockingIOError:
@@ -60,6 +63,18 @@ def is_dead(directory: Path, owner: str) -> bool:
     finally:
         os.close(file)
     return True
+
+
+def _is_open(path: Path) -> bool:
+    """Whether any process that we may look into has this file open. Slow: for what should not be."""
+    wanted = path.resolve()
+    for folder in Path("/proc").glob("[0-9]*/fd"):
+        with contextlib.suppress(OSError):
+            for link in folder.iterdir():
+                with contextlib.suppress(OSError):
+                    if link.readlink() == wanted:
+                        return True
+    return False
 
 
 class Segment(NamedTuple):

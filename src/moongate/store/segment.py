@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 from pathlib import Path
 
 from moongate.store.owners import OwnerLock, segment_path
@@ -13,7 +14,7 @@ class SegmentFile:
     `file` is its descriptor, -1: none; `size` the bytes that the journal wrote to it and that are whole records.
     """
 
-    __slots__ = ("_base", "_directory", "_lock", "_owner", "_torn", "_worn", "file", "size")
+    __slots__ = ("_base", "_directory", "_lock", "_owner", "_path", "_torn", "_worn", "file", "size")
 
     def __init__(self, directory: Path, owner: str) -> None:
         self.file = -1
@@ -21,6 +22,7 @@ class SegmentFile:
         self._directory = directory
         self._owner = owner
         self._lock: OwnerLock | None = None
+        self._path = directory
         self._base = 0
         self._torn = False
         self._worn = False
@@ -43,6 +45,24 @@ class SegmentFile:
     def wear_out(self) -> None:
         """Write no more to this file: what it does with what it is given is unknown."""
         self._worn = True
+
+    def rescue(self) -> bool:
+        """Bring the file back if somebody removed it, and wear it out then; returns whether that was so.
+
+        What was written to it since is in no directory, and gone with this process.
+        """
+        if self.file < 0 or self._worn or os.fstat(self.file).st_nlink:
+            return False
+        self._worn = True
+        self.take_lock()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with (
+            contextlib.suppress(FileExistsError),
+            os.fdopen(os.open(self._path, flags, 0o600), "wb") as back,
+            Path(f"/proc/self/fd/{self.file}").open("rb") as removed,
+        ):
+            shutil.copyfileobj(removed, back)
+        return True
 
     def keep(self, size: int) -> None:
         """After a short write: so many bytes more are whole records, what follows them goes as soon as it can."""
@@ -69,7 +89,7 @@ class SegmentFile:
         except FileNotFoundError:  # somebody removed the directory, and our lock with it
             self.take_lock()
             file = os.open(path, flags, 0o600)
-        former, self.file = self.file, file
+        former, self.file, self._path = self.file, file, path
         self._base, self.size = os.fstat(file).st_size, 0
         self._torn = self._worn = False
         return former if former != file else -1  # that one was closed behind our back
