@@ -14,11 +14,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moongate.core.record import encode
-from moongate.store import frames, owners
+from moongate.store import frames, owners, retired
 from moongate.store.frames import Kind
 from moongate.store.journal import Journal
 from moongate.store.records import DAY, Folder
-from tests.stores.journals import LATER, OWNER, call, close, closed, last_segment, only, rows, sent
+from tests.stores.journals import (
+    LATER,
+    OWNER,
+    call,
+    close,
+    closed,
+    files_no_larger_than,
+    last_segment,
+    only,
+    rows,
+    sent,
+)
 
 edits = st.tuples(
     st.sampled_from(["flip", "cut", "insert", "copy", "zero"]),
@@ -293,3 +304,39 @@ def test_rows_go_in_steps_and_their_room_is_given_back(places: tuple[Path, Path]
     assert rows(places[1], "SELECT * FROM provider_ids") == []
     folder.close()
     assert places[1].stat().st_size < before / 4
+
+
+def test_old_segments_make_room_on_a_disk_that_is_full(places: tuple[Path, Path], folder: Folder) -> None:
+    journal = Journal.open(places[0], OWNER)
+    closed(journal, call("c1"))
+    journal.close()
+    folder.fold()
+    with files_no_larger_than(1), pytest.raises((sqlite3.Error, OSError)):
+        folder.retire(1e12, row_days=1e9)
+    assert not owners.segments(places[0])
+    assert folder.retire(1e12, row_days=1e9) == 0
+    assert folder.outcomes() == {"completed": 1}
+
+
+def test_words_on_deleted_segments_outlive_damage_and_go_with_the_rows(tmp_path: Path) -> None:
+    segments = []
+    for number in range(3):
+        owner = f"{number:028x}"
+        journal = Journal.open(tmp_path, owner)
+        closed(journal, call("c", detail="x"))
+        journal.close()
+        segments.append(owners.segments(tmp_path)[owner][0])
+    retired.remove(tmp_path, segments[0])
+    with (tmp_path / retired.FILE).open("ab") as file:
+        file.write(b'{"segment": "cut')
+    retired.remove(tmp_path, segments[1])
+    assert retired.by_day(tmp_path) == {"1970-01-01": 2}
+    shutil.copy(segments[2].path, tmp_path / "again")
+    retired.remove(tmp_path, segments[2])
+    shutil.copy(tmp_path / "again", segments[2].path)
+    retired.remove(tmp_path, segments[2])
+    assert retired.by_day(tmp_path) == {"1970-01-01": 3}, "noted twice, it counts once"
+    retired.forget(tmp_path, "1970-01-01")
+    assert retired.by_day(tmp_path) == {"1970-01-01": 3}
+    retired.forget(tmp_path, "1970-01-02")
+    assert retired.by_day(tmp_path) == {}

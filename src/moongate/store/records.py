@@ -135,12 +135,10 @@ class Folder:
     def retire(self, now: float, *, segment_days: float = 7.0, row_days: float = 400.0) -> int:
         """Delete folded segments not written since `segment_days`, and ended calls older than `row_days`.
 
+        Segments go first: on a full disk that is what makes room for the rest.
         Rows go in steps, so that nothing waits long for the lock, and their room is given back. Returns how many
         segments went. `now` in wall-clock seconds. Raises what SQLite and the disk raise.
         """
-        while self.forget(now - row_days * DAY, most=_STEP):
-            pass
-        retired.forget(self._directory, retired.day(max(now - row_days * DAY, 0.0)))
         with self._mutex:
             marks = _marks(self._database.connect())
             gone = 0
@@ -149,8 +147,7 @@ class Folder:
                 for segment in listed:
                     folded = mark.done or segment.path.name < mark.segment
                     if folded and owners.is_old(segment.path, now - segment_days * DAY):
-                        retired.note(self._directory, segment)
-                        segment.path.unlink()
+                        retired.remove(self._directory, segment)
                         gone += 1
             left = owners.segments(self._directory)
             owners.remove_locks(self._directory, left, now - segment_days * DAY)
@@ -158,7 +155,10 @@ class Folder:
                 for owner, mark in marks.items():
                     if mark.done and owner not in left:
                         db.execute("DELETE FROM checkpoints WHERE owner = ?", (owner,))
-            return gone
+        while self.forget(now - row_days * DAY, most=_STEP):
+            pass
+        retired.forget(self._directory, retired.day(max(now - row_days * DAY, 0.0)))
+        return gone
 
     def forget(self, before: float, *, most: int) -> int:
         """Delete the oldest ended calls made before this moment (wall-clock seconds); returns how many went."""

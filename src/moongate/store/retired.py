@@ -5,6 +5,7 @@ is damaged is passed over.
 """
 
 import contextlib
+import errno
 import os
 from collections import Counter
 from datetime import UTC, datetime
@@ -45,12 +46,24 @@ def day(moment: float) -> str:
     return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d")
 
 
-def note(directory: Path, segment: Segment) -> None:
-    """Leave word of a segment that is about to be deleted. Raises OSError."""
+def remove(directory: Path, segment: Segment) -> None:
+    """Leave word of a segment, and delete it. Raises OSError; it goes all the same, so that a full disk has room."""
     word = Word(segment.path.name, calls_by_day(segment))
+    try:
+        _note(directory, word)
+    except OSError:
+        segment.path.unlink()
+        _note(directory, word)
+    else:
+        segment.path.unlink()
+
+
+def _note(directory: Path, word: Word) -> None:
+    line = b"\n" + msgspec.json.encode(word) + b"\n"  # one that was cut before it takes no other with it
     file = os.open(directory / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
-        os.write(file, msgspec.json.encode(word) + b"\n")
+        if os.write(file, line) != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     finally:
         os.close(file)
 
