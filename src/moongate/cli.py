@@ -78,7 +78,7 @@ def _supervise(config: str | None, flags: Mapping[str, str], *, demo: bool) -> i
     from moongate.processes import supervisor  # noqa: PLC0415 - what only the server needs
     from moongate.processes.chores import Chore  # noqa: PLC0415 - the same
     from moongate.processes.upkeep import Upkeep  # noqa: PLC0415 - the same
-    from moongate.store.control import ControlStore  # noqa: PLC0415 - the same
+    from moongate.store.control import ControlError, ControlStore  # noqa: PLC0415 - the same
     from moongate.store.records import Folder  # noqa: PLC0415 - the same
     from moongate.store.settings_file import load_file  # noqa: PLC0415 - the same
     from moongate.world import RealWorld  # noqa: PLC0415 - the same
@@ -92,7 +92,11 @@ def _supervise(config: str | None, flags: Mapping[str, str], *, demo: bool) -> i
         return 2
     state = Path(settings.state)
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    control = ControlStore.open(state)
+    try:
+        control = ControlStore.open(state)
+    except ControlError as error:
+        print(f"moongate: Cannot start: {error}", file=sys.stderr)
+        return 1
     if demo:
         _greet(settings, _demo_key(control, world))
     folder = Folder(state / "journal", state / "ledger.db")

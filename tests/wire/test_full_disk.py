@@ -220,3 +220,14 @@ def test_files_that_may_not_grow_are_as_a_full_disk(house: House) -> None:
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard, hard))
     assert house.ask().status == 200
     house.at_rest()
+
+
+def test_a_state_that_cannot_be_used_is_said_in_a_sentence(house: House, tmp_path: Path) -> None:
+    state = tmp_path / "bad"
+    state.mkdir()
+    (state / "control.db").write_bytes(b"not a database" * 1000)
+    done = house.command("serve", "-c", str(house.settings), "--state", str(state))
+    assert done.returncode == 1
+    assert done.stderr.startswith("moongate: Cannot start: ")
+    assert "control.db" in done.stderr
+    assert "Traceback" not in done.stderr
