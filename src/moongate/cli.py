@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -78,6 +78,7 @@ def _supervise(config: str | None, flags: Mapping[str, str], *, demo: bool) -> i
     from moongate.processes import supervisor  # noqa: PLC0415 - what only the server needs
     from moongate.processes.chores import Chore  # noqa: PLC0415 - the same
     from moongate.processes.upkeep import Upkeep  # noqa: PLC0415 - the same
+    from moongate.store import price_book  # noqa: PLC0415 - the same
     from moongate.store.control import ControlError, ControlStore  # noqa: PLC0415 - the same
     from moongate.store.records import Folder  # noqa: PLC0415 - the same
     from moongate.store.settings_file import load_file  # noqa: PLC0415 - the same
@@ -97,6 +98,8 @@ def _supervise(config: str | None, flags: Mapping[str, str], *, demo: bool) -> i
     except ControlError as error:
         print(f"moongate: Cannot start: {error}", file=sys.stderr)
         return 1
+    with suppress(OSError):  # a full disk stops paid work by itself, and nothing else
+        price_book.save(state, settings)
     if demo:
         _greet(settings, _demo_key(control, world))
     folder = Folder(state / "journal", state / "ledger.db")

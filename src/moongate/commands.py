@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from moongate import __version__
+from moongate.commands_explain import explain
 from moongate.commands_ledger import ledger
 from moongate.core.settings import Settings
 from moongate.store.control import ControlError, ControlStore
@@ -38,6 +39,7 @@ parks = typer.Typer(
     help="Accounts that get no calls because Kimi refused them: list and release. Running gateways follow at once.",
 )
 app.add_typer(parks, name="parks")
+app.command("explain")(explain)
 
 State = Annotated[Path, typer.Option("--state", help="The gateway's state directory.", metavar="DIR")]
 _STATE = Path(Settings().state)

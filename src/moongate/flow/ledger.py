@@ -234,6 +234,8 @@ class Entry:
                 _leave_in_doubt(record.attempts[-1], failure)
         if record.attempts:
             sum_up(record)
+        else:
+            record.billed_micro = 0
 
 
 def _leave_in_doubt(attempt: AttemptRecord, failure: Failure) -> None:

@@ -89,7 +89,7 @@ class Folder:
         return folded
 
     def find(self, name: str) -> list[CallRecord]:
-        """The calls with this call id, request id, session, attempt id, or provider's request or trace id."""
+        """The calls with this call, request, attempt or answer's id, session, or provider's request or trace id."""
         return self._ask(lambda db: view.find(db, name))
 
     def records(self, since: float | None = None, until: float | None = None) -> Iterator[CallRecord]:

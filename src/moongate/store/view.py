@@ -243,16 +243,34 @@ _FIND: Final = (
 )
 
 
+_WITHIN: Final = "instr(record, ?) ORDER BY call_id"
+_SHORTEST: Final = 8
+"""Characters of a name that is looked for in whole records: a shorter one is no id, and would be found everywhere."""
+
+
 def find(db: sqlite3.Connection, name: str) -> list[CallRecord]:
-    """The calls that bear this name: call, request, session, attempt or one of the provider's ids."""
+    """The calls that bear this name: call, request, session, attempt, answer, or one of the provider's ids.
+
+    The ids of answers have no index, for they are asked for seldom and written always: they are looked for last, in
+    all records, a second for each million or so.
+    """
     found = [entry.record for entry in _entries(db, _FIND, name, call_id_of(name))] if name else []
+    found = [record for record in found if name in _names(record)]
+    if not found and len(name) >= _SHORTEST:
+        inside = msgspec.json.encode(name).decode("utf-8", "replace")
+        found = [entry.record for entry in _entries(db, _WITHIN, inside)]
     return [record for record in found if name in _names(record)]
 
 
 def _names(record: CallRecord) -> set[str]:
     names = {record.call_id, record.request_id, record.session}
     for attempt in record.attempts:
-        names |= {attempt.attempt_id, attempt.provider_request_id, attempt.provider_trace_id}
+        names |= {
+            attempt.attempt_id,
+            attempt.provider_request_id,
+            attempt.provider_trace_id,
+            attempt.answer_id,
+        }
     return names
 
 
