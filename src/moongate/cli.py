@@ -77,6 +77,7 @@ def _supervise(config: str | None, flags: Mapping[str, str], *, demo: bool) -> i
     from moongate.ops.log import set_up  # noqa: PLC0415 - the same
     from moongate.processes import supervisor  # noqa: PLC0415 - what only the server needs
     from moongate.processes.chores import Chore  # noqa: PLC0415 - the same
+    from moongate.processes.reconciler import Reconciler  # noqa: PLC0415 - the same
     from moongate.processes.upkeep import Upkeep  # noqa: PLC0415 - the same
     from moongate.store import price_book  # noqa: PLC0415 - the same
     from moongate.store.control import ControlError, ControlStore  # noqa: PLC0415 - the same
@@ -107,7 +108,11 @@ def _supervise(config: str | None, flags: Mapping[str, str], *, demo: bool) -> i
     upkeep = Upkeep(folder, world, segment_days=days.segment_days, row_days=days.row_days)
     set_up()
     upkeep.fold()  # what dead owners left open is closed before any worker is ready
-    chores = [Chore("ledger", 1.0, upkeep.act, upkeep.rows, upkeep.checks)]
+    reconciler = Reconciler(state, folder, world, "the supervisor")
+    chores = [
+        Chore("ledger", 1.0, upkeep.act, upkeep.rows, upkeep.checks),
+        Chore("reconcile", 60.0, lambda: reconciler.act(days.write_off_days)),
+    ]
     return supervisor.run(settings, control, world, chores=chores)
 
 

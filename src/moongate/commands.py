@@ -15,6 +15,7 @@ from rich.table import Table
 from moongate import __version__
 from moongate.commands_explain import explain
 from moongate.commands_ledger import ledger
+from moongate.commands_reconcile import import_statement, reconcile
 from moongate.core.settings import Settings
 from moongate.store.control import ControlError, ControlStore
 from moongate.store.settings_file import check_file
@@ -39,6 +40,8 @@ parks = typer.Typer(
     help="Accounts that get no calls because Kimi refused them: list and release. Running gateways follow at once.",
 )
 app.add_typer(parks, name="parks")
+ledger.command("reconcile")(reconcile)
+ledger.command("statement")(import_statement)
 app.command("explain")(explain)
 
 State = Annotated[Path, typer.Option("--state", help="The gateway's state directory.", metavar="DIR")]

@@ -52,6 +52,11 @@ def fail(what: str) -> NoReturn:
     raise typer.Exit(2)
 
 
+def paper() -> Console:
+    """Where text for people goes; what is piped is wide, so that no line of a table is broken."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+
+
 def moment(text: str) -> float | None:
     """The second that a text means (UTC unless it says otherwise), None for an empty one."""
     if not text:
@@ -87,7 +92,7 @@ def verify_books(
     if as_json:
         told(audit.document())
     else:
-        _show(Console(highlight=False), audit)
+        _show(paper(), audit)
     raise typer.Exit(0 if audit.good else 1)
 
 

@@ -5,7 +5,8 @@ import pytest
 
 from moongate.core.addresses import Address, Url
 from moongate.core.agreement import LONGEST_RUN, Disagreement, disagreements
-from moongate.core.settings import Admin, Edge, Price, RequestId, Route, RouteTarget, Settings, Target
+from moongate.core.section import Price
+from moongate.core.settings import Admin, Edge, RequestId, Route, RouteTarget, Settings, Target
 
 GOOD = Settings()
 

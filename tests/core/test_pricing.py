@@ -22,7 +22,8 @@ from moongate.core.pricing import (
     shown,
     unknown,
 )
-from moongate.core.settings import Price, Settings
+from moongate.core.section import Price
+from moongate.core.settings import Settings
 
 
 def at(day: str) -> float:

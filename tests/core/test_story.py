@@ -2,6 +2,7 @@
 
 import importlib
 from itertools import product
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -75,7 +76,7 @@ def test_a_good_call_is_told_from_its_arrival_to_its_bill() -> None:
 def test_each_attempt_has_its_cause_and_the_rule_that_said_what_may_follow() -> None:
     first = attempt(
         state=State.RELEASED, cause="kimi_rate_limit_burst", code="kimi_rate_limit_burst", reach="head",
-        detail="max RPM: 3", input=0, output=0, ended=0.2, first_event=-1.0,
+        detail="max RPM: 3", input=0, output=0, cost_micro=0, ended=0.2, first_event=-1.0,
     )  # fmt: skip
     second = attempt(2, target="beta", account="beta", started=BORN + 1.3, reused=True)
     told = text(call(first, second))
@@ -94,7 +95,7 @@ def test_each_attempt_has_its_cause_and_the_rule_that_said_what_may_follow() -> 
 def test_a_call_whose_attempt_failed_says_what_its_client_was_told() -> None:
     bad = attempt(
         state=State.AMBIGUOUS, cause="kimi_tls_refused", code="kimi_network_unreachable", reach="sent",
-        phase="tls", detail="x", input=0, output=0,
+        phase="tls", detail="x", input=0, output=0, cost_micro=0,
     )  # fmt: skip
     record = call(
         bad, outcome=Outcome.FAILED, status=502, code="kimi_network_unreachable", cause="kimi_tls_refused",
@@ -171,6 +172,7 @@ def test_corrections_tell_who_why_and_what_became_of_the_bill() -> None:
     assert f"corrected|{when(BORN + 99)}, c-1: ambiguous becomes settled by ops: the statement has it" in told
     assert "the bill was 0.00 USD, now 0.000021 USD" in told
     assert "the bill was not known, now 0.000005 USD" in told
+    assert "ends ambiguous, corrected later to settled|core/charging.charge -> ambiguous" in told
     same = Correction("c-1", BORN, "ops", "too old", "ambiguous", "written_off", 0, 0)
     assert "the bill was" not in text(call(attempt(), corrections=(same,)))
 
@@ -225,3 +227,13 @@ def test_every_function_that_is_named_exists(fault: Fault, reach: Reach) -> None
 def test_any_record_has_a_story(state: State, moment: float, words: str, outcome: str) -> None:
     odd = attempt(state=state, cause=words, reach=words, ended=moment, head=moment)
     assert lines(call(odd, outcome=outcome, code=words, cause=words, duration=moment))
+
+
+def test_an_attempt_at_once_after_another_waited_for_nothing_and_ids_that_were_not_given_are_not_told() -> (
+    None
+):
+    ids: dict[str, Any] = {"provider_request_id": "", "provider_trace_id": "", "answer_id": ""}
+    first = attempt(started=BORN, ended=0.5, **ids)
+    told = text(call(first, attempt(2, started=BORN + 0.5, **ids)))
+    assert "after a wait" not in told
+    assert " id " not in told

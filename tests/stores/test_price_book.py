@@ -3,7 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
-from moongate.core.settings import Price, Settings
+from moongate.core.section import Price
+from moongate.core.settings import Settings
 from moongate.store import price_book
 
 NOV = 1_796_000_000.0

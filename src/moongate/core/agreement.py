@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from moongate.core.mistakes import Path, known_instead
-from moongate.core.settings import Price, Route, Settings, Target
+from moongate.core.section import Price
+from moongate.core.settings import Route, Settings, Target
 
 LONGEST_RUN: Final = 80
 """Bytes: a Unix socket's path holds 107 (unix(7), sun_path), and names of sockets follow the directory's."""

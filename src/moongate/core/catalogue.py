@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from moongate.core.addresses import Address
 from moongate.core.kinds import Kind, Note
 from moongate.core.mistakes import Path
-from moongate.core.settings import NAME, RouteTarget, Section, Settings
+from moongate.core.section import NAME, Section
+from moongate.core.settings import RouteTarget, Settings
 
 Shape = Literal["one", "list", "names"]
 """A setting is one thing, a list of them, or a mapping from names to them."""

@@ -60,8 +60,8 @@ def counted(prompt: int, cached: int, answer: Answer | None) -> Usage:
 
 
 def is_charged(attempt: AttemptRecord) -> bool:
-    """Whether the attempt stands in its call's bill: whatever used tokens does, priced or not."""
-    return bool(attempt.input or attempt.output)
+    """Whether the attempt stands in its call's bill: whatever used tokens does, priced or not, or has a cost."""
+    return bool(attempt.input or attempt.output or attempt.cost_micro)
 
 
 def sum_up(record: CallRecord) -> None:
@@ -77,7 +77,7 @@ def sum_up(record: CallRecord) -> None:
     record.reasoning, record.cache_write = last.reasoning, last.cache_write
     record.currency = last.currency
     if len(attempts) == 1:
-        record.billed_micro = last.cost_micro if last.input or last.output else 0
+        record.billed_micro = last.cost_micro if last.input or last.output else last.cost_micro or 0
     else:
         record.billed_micro = bill(attempts, last.currency)
 

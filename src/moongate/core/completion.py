@@ -5,7 +5,8 @@ from typing import Final
 
 from moongate.core.catalogue import Setting, all_settings
 from moongate.core.models import MOONSHOT_HOSTS
-from moongate.core.settings import NAME, PATH, PRESETS, Settings, model_routes
+from moongate.core.section import NAME, PATH
+from moongate.core.settings import PRESETS, Settings, model_routes
 
 Values = dict[str, object]
 

@@ -6,7 +6,8 @@ from moongate.core.agreement import price_disagreements
 from moongate.core.completion import without_nulls
 from moongate.core.mistakes import Path, Place
 from moongate.core.places import ReadFile, Written, why_unread, written
-from moongate.core.settings import Price, Settings, Target
+from moongate.core.section import Price
+from moongate.core.settings import Settings, Target
 from moongate.core.verdict import checked
 
 

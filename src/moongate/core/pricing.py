@@ -12,7 +12,8 @@ from typing import Final
 from zlib import crc32
 
 from moongate.core.call import Usage
-from moongate.core.settings import Price, Settings
+from moongate.core.section import Price
+from moongate.core.settings import Settings
 
 MILLION: Final = 1_000_000
 EVERY_MODEL: Final = "*"

@@ -20,7 +20,8 @@ from moongate.core.models import MOONSHOT_HOSTS
 from moongate.core.places import ReadFile, Written, matches, why_unread, written
 from moongate.core.price_files import with_price_files
 from moongate.core.secret import Reference, Secret, is_reference, reference
-from moongate.core.settings import NAME, Route, Settings
+from moongate.core.section import NAME
+from moongate.core.settings import Route, Settings
 from moongate.core.verdict import checked
 
 ReadEnv = Callable[[str], str | None]

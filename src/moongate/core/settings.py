@@ -7,34 +7,19 @@ is refused.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
 from moongate.core.addresses import Address, Base, Listening, Network, Url
-from moongate.core.kinds import Amount, Bytes, Day, Note, OneOf, Seconds, Share, Switch, Text, Whole
+from moongate.core.kinds import Bytes, Note, OneOf, Seconds, Share, Switch, Text, Whole
 from moongate.core.models import NEVER_RETIRED
 from moongate.core.secret import Referred, Secret
+from moongate.core.section import CURRENCY, NAME, PATH, Price, Section
 
 _HEADER = Text(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", "write a header name such as X-Request-Id", "header name")
-PATH = Text(word="path")
 _DATA: Final = Address("127.0.0.1", 8080)
 _ADMIN: Final = Address("127.0.0.1", 8081)
-NAME = Text(
-    r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,127}",
-    "write up to 128 letters, digits and any of . _ / : @ -, beginning with a letter or digit",
-    "name",
-)
-
-
-CURRENCY = Text(r"[A-Z]{3}", "write a code of three capitals, such as USD or CNY", "currency")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Section:
-    """A mapping in the file: unknown keys are refused."""
-
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,37 +86,6 @@ class Drain(Section):
         Seconds(zero=True),
         Note("After SIGTERM, how long live calls may go on before they are ended honestly."),
     ] = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Price(Section):
-    """What a million tokens of one model cost from a day on, in units of the currency."""
-
-    miss: Annotated[int, Amount(), Note("Input tokens that were not in the provider's prompt cache.")]
-    output: Annotated[int, Amount(), Note("Output tokens.")]
-    hit: Annotated[
-        int | None, Amount(), Note("Input tokens that were in the prompt cache. Default: as `miss`.")
-    ] = None
-    write: Annotated[
-        int | None,
-        Amount(),
-        Note("Input tokens that were put into the prompt cache for minutes. Default: as `miss`."),
-    ] = None
-    write_hour: Annotated[
-        int | None,
-        Amount(),
-        Note("The same for an hour. Default: not known, so that such a call has no cost until it is."),
-    ] = None
-    reasoning: Annotated[
-        int | None, Amount(), Note("Output tokens that were reasoning. Default: as `output`.")
-    ] = None
-    model: Annotated[
-        str, NAME, Note("The model id that is asked for upstream. Default: every model of the target.")
-    ] = ""
-    currency: Annotated[str, CURRENCY, Note("Needed at the top; at a target, the target's own.")] = ""
-    since: Annotated[str, Day(), Note("The first day (UTC) on which it holds, up to the next row's.")] = (
-        "1970-01-01"
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +232,9 @@ class Ledger(Section):
     )
     segment_days: Annotated[int, Whole(1), Note("Days that a folded segment is kept.")] = 7
     row_days: Annotated[int, Whole(1), Note("Days that a row of the ledger is kept.")] = 400
+    write_off_days: Annotated[
+        int, Whole(1), Note("Days after which an attempt in doubt without proof is written off.")
+    ] = 14
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ def story(record: CallRecord, price_of: PriceOf) -> list[Line]:
     before: AttemptRecord | None = None
     for number, attempt in enumerate(record.attempts, 1):
         lines += _attempt(record, attempt, f"attempt {number}", before)
-        lines += _money(attempt, f"attempt {number}", price_of)
+        lines += _money(record, attempt, f"attempt {number}", price_of)
         before = attempt
     lines += _end(record)
     lines += _corrections(record)
@@ -133,9 +133,13 @@ def _ruled(attempt: AttemptRecord) -> str:
     return f"core/faults.rule({attempt.cause}, {reach.label}) -> {follows}"
 
 
-def _money(attempt: AttemptRecord, part: str, price_of: PriceOf) -> Iterator[Line]:
-    decided = "" if attempt.cause == CRASHED else f"core/charging.charge -> {attempt.state}"
-    yield Line(part, f"ends {attempt.state}", decided=decided)
+def _money(record: CallRecord, attempt: AttemptRecord, part: str, price_of: PriceOf) -> Iterator[Line]:
+    first = next(
+        (one.before for one in record.corrections if one.attempt_id == attempt.attempt_id), attempt.state
+    )
+    decided = "" if attempt.cause == CRASHED else f"core/charging.charge -> {first}"
+    corrected = "" if first == attempt.state else f", corrected later to {attempt.state}"
+    yield Line(part, f"ends {first}{corrected}", decided=decided)
     if not is_charged(attempt):
         return
     kinds = [("in", attempt.input), ("cached", attempt.cached), ("cache write", attempt.cache_write)]
@@ -193,7 +197,7 @@ def _told(record: CallRecord) -> str:
 def _corrections(record: CallRecord) -> Iterator[Line]:
     for one in record.corrections:
         what = f"{one.attempt_id}: {one.before} becomes {one.after} by {one.who}: {one.why}"
-        yield Line("corrected", f"{when(one.at)}, {what}")
+        yield Line("corrected", f"{when(one.at)}, {what}", decided=f"core/reconcile.amended -> {one.after}")
         if one.billed_before != one.billed_after:
             before = _or_unknown(one.billed_before, record.currency)
             yield Line(

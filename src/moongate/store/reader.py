@@ -24,6 +24,7 @@ _RANKS: Final[dict[int, int]] = {
 }
 OPEN_RANK: Final = 0
 RECOVERED_RANK: Final = 1
+AMENDED_RANK: Final = 3
 
 _LONG_ARRAY: Final = b"\xdc"
 """MessagePack's mark of an array of 16 to 65,535 members; two bytes of count follow, then the call id."""

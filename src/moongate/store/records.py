@@ -111,6 +111,14 @@ class Folder:
         """Days (UTC) of which a lost view knew calls that nobody can give back, at most so many."""
         return self._ask(salvage.lost_days)
 
+    def unclear(self) -> list[CallRecord]:
+        """Ended calls that have an attempt in doubt or no known bill."""
+        return self._ask(view.unclear)
+
+    def last_corrector(self) -> str:
+        """The greatest owner that corrected a closed call; the next one's name must be greater. Empty if none has."""
+        return self._answer(view.last_corrector)
+
     def dead_owners(self) -> frozenset[str]:
         """Owners of journals that are proved dead."""
         return frozenset(self._dead(owners.segments(self._directory)))

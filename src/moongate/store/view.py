@@ -19,7 +19,7 @@ from moongate.core.faults import FACTS, Fault
 from moongate.core.ledger import OPEN, Event, State, Tally, step
 from moongate.core.record import CRASHED, AttemptRecord, CallRecord, Outcome, call_id_of
 from moongate.store.database import LayoutError
-from moongate.store.reader import RECOVERED_RANK, Entry, Hole
+from moongate.store.reader import AMENDED_RANK, RECOVERED_RANK, Entry, Hole
 
 _LARGEST: Final = (1 << 63) - 1
 
@@ -278,6 +278,29 @@ def page(db: sqlite3.Connection, after: str, before: str, most: int) -> list[Cal
     """The next calls behind the id `after` and before the id `before`, in the order of their ids, `most` at most."""
     condition = "call_id > ? AND call_id < ? ORDER BY call_id LIMIT ?"
     return [entry.record for entry in _entries(db, condition, after, before, most)]
+
+
+_UNCLEAR: Final = (
+    "outcome <> '' AND (billed_micro IS NULL OR instr(record, '\"ambiguous\"')) ORDER BY call_id"
+)
+
+
+def unclear(db: sqlite3.Connection) -> list[CallRecord]:
+    """The ended calls that have an attempt in doubt or no known bill. Reads all: about a second for each million."""
+    found = [entry.record for entry in _entries(db, _UNCLEAR)]
+    return [
+        record
+        for record in found
+        if record.billed_micro is None or any(one.state == State.AMBIGUOUS for one in record.attempts)
+    ]
+
+
+def last_corrector(db: sqlite3.Connection) -> str:
+    """The greatest owner whose word on a closed call holds, empty if there is none."""
+    found: str | None = db.execute(
+        "SELECT max(writer) FROM records WHERE rank = ?", (AMENDED_RANK,)
+    ).fetchone()[0]
+    return found or ""
 
 
 def id_at(moment: float) -> str:

@@ -1,0 +1,129 @@
+"""Doubt ends by the provider's word: its book, its statement, or after a time; and the books balance throughout."""
+
+import csv
+import json
+import subprocess
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tests.wire.house import House, lived_in
+from tests.wire.raw import Raw
+
+DOUBTS = ("reset_before_head", "empty_200", "json_truncated")
+
+
+def ledger(house: House, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = house.command("ledger", *words, "--state", str(house.state))
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def balanced(house: House) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(ledger(house, "verify", "--json", "--book", address(house)).stdout)
+    return told
+
+
+def address(house: House) -> str:
+    return f"http://127.0.0.1:{house.ports['control']}"
+
+
+def corrections(house: House, *words: str) -> list[dict[str, Any]]:
+    told: list[dict[str, Any]] = json.loads(ledger(house, "reconcile", "--json", *words).stdout)[
+        "corrections"
+    ]
+    return told
+
+
+def leave(house: House) -> None:
+    """A client asks for a whole answer and leaves before it."""
+    with Raw(house.port) as raw:
+        raw.post(house.body({"tokens_per_second": 30, "output_tokens": 3000}), house.key)
+        time.sleep(0.3)
+
+
+def test_a_providers_book_settles_and_the_customers_charge_follows(tmp_path: Path) -> None:
+    with lived_in(tmp_path) as house:
+        house.ask()
+        doubted = [house.ask(fault).headers["x-moongate-call-id"] for fault in DOUBTS]
+        leave(house)
+        house.at_rest()
+        before = balanced(house)
+        assert (before["by_state"]["ambiguous"], before["ambiguous_charged_for_now"]) == (4, 1)
+        planned = corrections(house, "--book", address(house), "--dry-run")
+        assert balanced(house)["by_state"] == before["by_state"], "a dry run changes nothing"
+        made = corrections(house, "--book", address(house))
+        assert [one["attempt_id"] for one in made] == [one["attempt_id"] for one in planned]
+        assert {one["after"] for one in made} == {"settled"}
+        after = balanced(house)
+        assert after["ok"]
+        assert (after["by_state"], after["corrected_calls"]) == ({"settled": 5}, 4)
+        assert after["book"]["billed_micro"] == after["book"]["charged_micro"], "to the last millionth"
+        assert corrections(house, "--book", address(house)) == [], "a second look finds nothing"
+        story = house.command("explain", doubted[0], "--state", str(house.state)).stdout
+        assert "ends ambiguous, corrected later to settled" in story
+        assert "the bill was 0.00 USD, now" in story
+
+
+def test_what_never_reached_the_provider_is_released(tmp_path: Path) -> None:
+    with lived_in(tmp_path, hosts=[{"name": "kimi"}]) as house:
+        house.ask("http_500", headers={"X-Request-Id": "x"})
+        house.ask()
+        doubt = [row for row in house.rows("SELECT * FROM attempts") if row["state"] == "ambiguous"]
+        house.at_rest()
+        made = corrections(house, "--book", address(house), "--from", "2020-01-01")
+        assert len(made) == len(doubt)
+        assert balanced(house)["ok"]
+
+
+def statement_of(house: House, path: Path, *, leave_out: str = "") -> None:
+    """The simulator's book as a provider might export it, one row a request, with days before and after."""
+    with path.open("w", newline="") as out:
+        rows = csv.writer(out)
+        rows.writerow(
+            ["Request ID", "Created At", "Model Name", "Prompt Tokens", "Completion Tokens", "Cost (USD)"]
+        )
+        rows.writerow(["old", "2020-01-01T00:00:00Z", "kimi-k2.5", 1, 1, "0.000001"])
+        for one in house.executions():
+            if one["id"] != leave_out:
+                at = datetime.fromtimestamp(one["started"], UTC).isoformat()
+                cost = f"${one['cost_micro'] / 1e6:.6f}"
+                rows.writerow([one["id"], at, one["model"], one["input_tokens"], one["output_tokens"], cost])
+        rows.writerow(["new", "2099-01-01T00:00:00Z", "kimi-k2.5", 1, 1, "0.000001"])
+
+
+def test_a_statement_is_imported_compared_and_looked_at_by_the_next_round(tmp_path: Path) -> None:
+    with lived_in(tmp_path) as house:
+        house.ask()
+        house.ask("stall_mid_stream;after=1;seconds=0.1", stream=True)
+        house.at_rest()
+        path = tmp_path / "statement.csv"
+        statement_of(house, path)
+        told = json.loads(ledger(house, "statement", str(path), "--json").stdout)
+        assert (told["new"], told["problems"], told["rows"]) == (True, [], len(house.executions()) + 2)
+        today = [day for day in told["days"] if day["ours_micro"]]
+        assert [day["ours_micro"] - day["theirs_micro"] for day in today] == [0]
+        text = ledger(house, "statement", str(path)).stdout
+        assert "it was imported before" in text
+        assert "kimi-k2.5" in text
+        assert corrections(house) == []
+        odd = ledger(house, "statement", str(path), "--column", "cost=Paid", code=2)
+        assert "the file has no column Paid; it has Request ID" in odd.stderr
+        assert (
+            "write it as cost=Amount" in ledger(house, "statement", str(path), "--column", "x", code=2).stderr
+        )
+        assert "cannot be read" in ledger(house, "statement", str(tmp_path / "gone"), code=2).stderr
+
+
+def test_the_gateway_writes_off_by_itself_what_is_too_old(tmp_path: Path) -> None:
+    with lived_in(tmp_path) as house:
+        call_id = house.ask("empty_200").headers["x-moongate-call-id"]
+        house.at_rest()
+        assert corrections(house) == [], "young, and without proof"
+        [made] = corrections(house, "--write-off-days", "0")
+        assert (made["before"], made["after"]) == ("ambiguous", "written_off")
+        assert "no proof was found in 0 days" in made["why"]
+        record = house.record(call_id)
+        assert record["attempts"][0]["state"] == "written_off"
+        assert balanced(house)["ok"]
