@@ -16,6 +16,7 @@ from moongate import __version__
 from moongate.commands_explain import explain
 from moongate.commands_ledger import ledger
 from moongate.commands_reconcile import import_statement, reconcile
+from moongate.commands_report import report
 from moongate.core.settings import Settings
 from moongate.store.control import ControlError, ControlStore
 from moongate.store.settings_file import check_file
@@ -40,6 +41,7 @@ parks = typer.Typer(
     help="Accounts that get no calls because Kimi refused them: list and release. Running gateways follow at once.",
 )
 app.add_typer(parks, name="parks")
+ledger.command("report")(report)
 ledger.command("reconcile")(reconcile)
 ledger.command("statement")(import_statement)
 app.command("explain")(explain)
