@@ -73,6 +73,22 @@ def test_every_attempt_counts_under_its_own_fault() -> None:
     }
 
 
+def test_answers_that_were_charged_by_our_own_count_are_counted_by_why() -> None:
+    metrics = measured()
+    for target, detail in (
+        ("kimi", "usage_missing"),
+        ("kimi", "usage_suspect"),
+        ("x", "usage_missing"),
+        ("kimi", "-"),
+    ):
+        metrics.observe(record(attempts=[AttemptRecord("id-1", target=target, detail=detail)]))
+    assert values(metrics, "moongate_usage_suspect_total") == {
+        ("kimi", "usage_missing"): 1,
+        ("kimi", "usage_suspect"): 1,
+        ("other", "usage_missing"): 1,
+    }
+
+
 def test_callers_cannot_make_series_grow() -> None:
     metrics = measured()
     for number in range(50):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from moongate.core.book import Execution, Tried, matched
-from moongate.core.charging import is_charged
+from moongate.core.charging import SUSPECT, is_charged
 from moongate.core.faults import Fault
 from moongate.core.ledger import OPEN, State, Tally, broken_invariants
 from moongate.core.pricing import unknown
@@ -83,7 +83,7 @@ class Count:
                 self.unnamed.append(attempt.attempt_id)
             self.provisional += is_charged(attempt)
         elif is_charged(attempt):
-            self.suspect += attempt.detail in ("usage_missing", "usage_suspect")
+            self.suspect += attempt.detail in SUSPECT
             if attempt.cost_micro is None:
                 self.unpriced[attempt.model, attempt.currency] += 1
 

@@ -7,6 +7,7 @@ client left: else leaving early would be free. A bill is the sum of its call's a
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from moongate.core.call import Usage
 from moongate.core.estimate import least_tokens
@@ -14,6 +15,11 @@ from moongate.core.faults import Failure, Fault, Settle
 from moongate.core.ledger import Event, State, ending, step
 from moongate.core.record import AttemptRecord, CallRecord, Source
 from moongate.core.surface import Answer
+
+MISSING: Final = "usage_missing"
+ABSURD: Final = "usage_suspect"
+SUSPECT: Final = frozenset((MISSING, ABSURD))
+"""Flags, in an attempt's detail, of whole answers that were charged by our own count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +38,7 @@ def charge(failure: Failure | None, answer: Answer | None) -> Charge:
     if failure is None:
         if usage is not None:
             return Charge(step(State.SENT, Event.SETTLE), usage)
-        flag = "usage_missing" if answer is None or not answer.usage_suspect else "usage_suspect"
+        flag = MISSING if answer is None or not answer.usage_suspect else ABSURD
         return Charge(step(State.SENT, Event.ESTIMATE), counted=True, flag=flag)
     settle = failure.rule.settle
     event = ending(settle, usage_known=usage is not None)

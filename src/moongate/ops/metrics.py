@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from moongate.core.charging import SUSPECT
 from moongate.core.faults import FACTS, Reach
 from moongate.core.record import CRASHED, CallRecord, Outcome, Source
 
@@ -66,6 +67,12 @@ FAMILIES: Final[tuple[Family, ...]] = (
         _C,
         "Tokens that callers saw. Input includes cached, output includes reasoning.",
         ("route", "kind", "source"),
+    ),
+    Family(
+        "moongate_usage_suspect_total",
+        _C,
+        "Whole answers whose usage was missing or absurd, so that they were charged by our own count.",
+        ("target", "why"),
     ),
     Family(
         "moongate_time_to_first_token_seconds",
@@ -302,6 +309,9 @@ class CallMetrics:
         for attempt in record.attempts:
             key = (attempt.target, attempt.code, attempt.reach)
             (self._attempts.get(key) or self._attempts_of(*key)).value += 1
+            if attempt.detail in SUSPECT:
+                where = _known(attempt.target, self._targets)
+                self.cells.cell("moongate_usage_suspect_total", where, attempt.detail).value += 1
         for edit in record.edits:
             (self._edited.get(edit) or self._edited[OTHER]).value += 1
 
