@@ -195,6 +195,9 @@ def test_a_bill_above_the_providers_is_found_but_not_one_that_is_for_now() -> No
     assert [finding.kind for finding in made.findings] == ["billed_above"]
     left = attempt(State.AMBIGUOUS, input=7, cost_micro=31, cause="client_closed")
     assert compared(call(left, billed_micro=31), ran()).findings == []
+    again = msgspec.structs.replace(attempt(), attempt_id="c-2", started=20.0)
+    both = compared(call(left, again, billed_micro=61), ran(), ran(id="f", started=20.1))
+    assert both.findings == [], "one of the two is in doubt"
     assert compared(call(attempt(), billed_micro=None), ran()).findings == []
 
 

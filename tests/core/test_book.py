@@ -66,6 +66,7 @@ def test_an_attempt_whose_end_nobody_saw_may_have_run_at_any_time_after_its_star
 def test_an_attempt_that_has_an_answer_is_given_no_other_execution() -> None:
     found = matched([ran("x"), ran("y")], [tried("a-1", answer="x")])
     assert [one.id for one in found.strangers] == ["y"]
+    assert matched([ran("y")], [tried("a-1", answer="x")]).strangers == [ran("y")]
     assert matched([ran("x"), ran("x", 11.0)], [tried("a-1", answer="x")]).strangers == [ran("x", 11.0)]
 
 

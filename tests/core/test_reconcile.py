@@ -203,6 +203,8 @@ def test_a_statement_of_requests_with_days_around_it_releases_what_it_lacks() ->
     assert from_statement(Statement(rows), [known])["c-1"].event is Event.RELEASE
     assert from_statement(Statement(rows), [unknown]) == {}, "without an id nothing can be missed"
     assert from_statement(Statement(rows[:1]), [known]) == {}, "the statement may not be whole"
+    assert from_statement(Statement((row(DAY_OF, "a"), row(AFTER, "b"))), [known]) == {}, "nor its first day"
+    assert from_statement(Statement((row(BEFORE, "a"), row(DAY_OF, "b"))), [known]) == {}, "nor its last"
     assert from_statement(Statement((*rows, row(DAY_OF))), [known]) == {}, "not every row is a request"
 
 

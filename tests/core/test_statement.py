@@ -118,6 +118,11 @@ def test_a_file_that_is_no_statement_says_what_to_write(
     assert said in str(caught.value)
 
 
+def test_a_column_that_was_named_is_nothing_else_besides() -> None:
+    row = only("day,cost,id\n2026-11-30,1,org-a\n", columns={"account": "id"}, currency="USD")
+    assert (row.account, row.request_id) == ("org-a", "")
+
+
 def test_an_empty_statement_is_of_no_requests() -> None:
     assert read("day,cost\n") == Statement(())
     assert not Statement(()).by_request

@@ -343,3 +343,19 @@ def test_calls_whose_retries_must_be_known_are_found_by_age(
     assert folder.remembered(400.0)[0].outcome == "failed"  # its owner is dead by now
     folder.retire(250.0 + 400 * DAY)
     assert [record.call_id for record in folder.remembered(0.0)] == [names[2], names[3][:-1] + "f"]
+
+
+def test_a_call_whose_worker_died_is_billed_for_what_was_settled_before(
+    places: tuple[Path, Path], folder: Folder
+) -> None:
+    journal = Journal.open(places[0], OWNER)
+    record = close(call("c1"), State.SETTLED_EST)  # a stream that was cut, and is being continued
+    record.outcome, record.billed_micro = "", None
+    record.attempts[0].currency = "USD"
+    record.attempts.append(AttemptRecord("c1-2", "beta", model="kimi-k2.6", state=State.SENT, currency="USD"))
+    journal.append(Kind.SENT, encode(record), now=True)
+    journal.close()
+    found = only(folder, "c1")
+    assert [one.state for one in found.attempts] == ["settled_est", "ambiguous"]
+    assert [one.cause for one in found.attempts] == ["", CRASHED]
+    assert (found.outcome, found.billed_micro, found.cause) == ("failed", 42, CRASHED)
