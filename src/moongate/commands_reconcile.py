@@ -13,7 +13,7 @@ from rich.table import Table
 
 from moongate.commands_ledger import STATE, Json, State, fail, moment, opened, paper, told
 from moongate.core.book import BookError
-from moongate.core.reconcile import day_of
+from moongate.core.reconcile import LATE, day_of
 from moongate.core.statement import Statement, StatementError, differences, read_statement
 from moongate.core.story import amount
 from moongate.ops.audits import fetch_book
@@ -49,6 +49,10 @@ def reconcile(  # noqa: PLR0917 - typer: one argument for each option
     since: Annotated[
         str, typer.Option("--from", help="The book is whole from then on.", metavar="TIME")
     ] = "",
+    late: Annotated[
+        float,
+        typer.Option(help="Seconds after its end in which an attempt may yet come into the book.", min=0),
+    ] = LATE,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be corrected.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -62,6 +66,7 @@ def reconcile(  # noqa: PLR0917 - typer: one argument for each option
                 extra=extra,
                 write_off_days=write_off_days,
                 since=moment(since),
+                late=late,
                 dry=dry_run,
             )
         except (BookError, BusyError, JournalError) as error:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moongate.core.book import BookError, Execution, Tried, matched, read_book
+from moongate.core.ledger import State
 from moongate.core.record import AttemptRecord, CallRecord
 
 
@@ -57,6 +58,13 @@ def test_without_it_request_model_and_time_tell() -> None:
 )
 def test_an_execution_that_no_attempt_caused_is_a_stranger(execution: Execution) -> None:
     assert matched([execution], [tried("a-1")]).strangers == [execution]
+
+
+def test_an_attempt_in_doubt_may_have_been_taken_up_after_it_ended() -> None:
+    late = tried("a-1")
+    late.attempt.state = State.AMBIGUOUS
+    assert matched([ran("z", 500.0)], [late]).strangers == []
+    assert matched([ran("z", 7.5)], [late]).strangers == [ran("z", 7.5)]
 
 
 def test_an_attempt_whose_end_nobody_saw_may_have_run_at_any_time_after_its_start() -> None:

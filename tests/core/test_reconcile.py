@@ -11,6 +11,7 @@ from moongate.core.ledger import FINAL, OPEN, Event, State
 from moongate.core.pricing import PriceRow, PriceTable
 from moongate.core.reconcile import (
     DAY,
+    LATE,
     Desk,
     Proof,
     amended,
@@ -152,7 +153,7 @@ def test_a_price_that_became_known_is_filled_in() -> None:
 
 def test_a_book_settles_what_ran_and_releases_what_did_not() -> None:
     record = call(attempt(), attempt(2, started=NOON + 60))
-    proofs = from_book([ran(), ran(id="old", request_id="x", started=NOON - 9)], [record], asked=NOON + 99)
+    proofs = from_book([ran(), ran(id="old", request_id="x", started=NOON - 9)], [record], asked=NOON + 199)
     assert proofs["c-1"].event is Event.SETTLE
     assert (proofs["c-1"].usage, proofs["c-1"].cost_micro) == (Usage(8, 4), 16)
     assert proofs["c-2"] == Proof(Event.RELEASE, "the provider's book has no such execution")
@@ -160,15 +161,16 @@ def test_a_book_settles_what_ran_and_releases_what_did_not() -> None:
 
 def test_a_book_proves_nothing_about_what_runs_ended_later_or_came_before_it() -> None:
     record = call(attempt())
-    assert from_book([ran(ended=None)], [record], asked=NOON + 99) == {}
-    assert from_book([], [record], asked=NOON + 0.5, begin=0.0) == {}
-    assert from_book([ran(request_id="x", started=NOON + 50)], [record], asked=NOON + 99) == {}
-    assert from_book([], [record], asked=NOON + 99) == {}
-    assert list(from_book([], [record], asked=NOON + 99, begin=0.0)) == ["c-1"]
+    assert from_book([ran(ended=None)], [record], asked=NOON + 199) == {}
+    assert from_book([], [record], asked=NOON + 0.5, begin=0.0, late=0.0) == {}
+    assert from_book([], [record], asked=NOON + LATE, begin=0.0) == {}, "a busy provider may take it up yet"
+    assert from_book([ran(request_id="x", started=NOON + 50)], [record], asked=NOON + 199) == {}
+    assert from_book([], [record], asked=NOON + 199) == {}
+    assert list(from_book([], [record], asked=NOON + 199, begin=0.0)) == ["c-1"]
 
 
 def test_an_execution_that_was_charged_nothing_releases() -> None:
-    proofs = from_book([ran(input=0, output=0, cost_micro=0)], [call(attempt())], asked=NOON + 99)
+    proofs = from_book([ran(input=0, output=0, cost_micro=0)], [call(attempt())], asked=NOON + 199)
     assert proofs["c-1"].event is Event.RELEASE
 
 

@@ -13,7 +13,7 @@ from tests.wire.raw import Raw
 
 FAULTS = (
     *("usage_missing", "usage_negative", "usage_inconsistent", "reset_before_head", "reset_mid_stream"),
-    *("close_mid_stream", "chunk_truncated", "500", "429_rpm", "empty_200", "error_event_mid_stream"),
+    *("close_mid_stream", "chunk_truncated", "500", "rate_limit_rpm", "empty_200", "error_event_mid_stream"),
 )
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tests.wire.house import House, lived_in
+from tests.wire.house import House, lived_in, until
 from tests.wire.raw import Raw
 
 DOUBTS = ("reset_before_head", "empty_200", "json_truncated")
@@ -66,14 +66,15 @@ def test_a_providers_book_settles_and_the_customers_charge_follows(tmp_path: Pat
         assert "the bill was 0.00 USD, now" in story
 
 
-def test_what_never_reached_the_provider_is_released(tmp_path: Path) -> None:
-    with lived_in(tmp_path, hosts=[{"name": "kimi"}]) as house:
-        house.ask("http_500", headers={"X-Request-Id": "x"})
+def test_what_the_provider_never_ran_is_released(tmp_path: Path) -> None:
+    with lived_in(tmp_path) as house:
+        doubted = house.ask("500").headers["x-moongate-call-id"]
         house.ask()
-        doubt = [row for row in house.rows("SELECT * FROM attempts") if row["state"] == "ambiguous"]
         house.at_rest()
-        made = corrections(house, "--book", address(house), "--from", "2020-01-01")
-        assert len(made) == len(doubt)
+        assert corrections(house, "--book", address(house)) == [], "before the book's first execution"
+        assert corrections(house, "--book", address(house), "--from", "2020-01-01") == [], "it may come yet"
+        [made] = corrections(house, "--book", address(house), "--from", "2020-01-01", "--late", "0")
+        assert (made["attempt_id"], made["after"]) == (f"{doubted}-1", "released")
         assert balanced(house)["ok"]
 
 
@@ -116,7 +117,7 @@ def test_a_statement_is_imported_compared_and_looked_at_by_the_next_round(tmp_pa
         assert "cannot be read" in ledger(house, "statement", str(tmp_path / "gone"), code=2).stderr
 
 
-def test_the_gateway_writes_off_by_itself_what_is_too_old(tmp_path: Path) -> None:
+def test_what_stays_without_proof_is_written_off_when_it_is_old(tmp_path: Path) -> None:
     with lived_in(tmp_path) as house:
         call_id = house.ask("empty_200").headers["x-moongate-call-id"]
         house.at_rest()
@@ -127,3 +128,28 @@ def test_the_gateway_writes_off_by_itself_what_is_too_old(tmp_path: Path) -> Non
         record = house.record(call_id)
         assert record["attempts"][0]["state"] == "written_off"
         assert balanced(house)["ok"]
+
+
+def test_a_gateway_fills_in_what_calls_cost_once_their_price_is_known(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    try:
+        settings = house.settings.read_text()
+        house.gateway.stop()
+        house.settings.write_text(settings.replace("dialect: moonshot", "dialect: moonshot, currency: EUR"))
+        house.start_gateway()
+        call_id = house.ask().headers["x-moongate-call-id"]
+        assert house.record(call_id)["billed_micro"] is None
+        missing = ledger(house, "verify", code=1).stdout
+        assert "1 attempts of kimi-k2.5 have no price in EUR: write `prices` for it" in missing
+        house.gateway.stop()
+        priced = "dialect: moonshot, currency: EUR, prices: [{miss: 0.5, output: 2.5}]"
+        house.settings.write_text(settings.replace("dialect: moonshot", priced))
+        house.start_gateway()
+        until(20, lambda: house.record(call_id)["billed_micro"], "its bill is known")
+        [attempt] = house.record(call_id)["attempts"]
+        assert attempt["price_row"].startswith("*/EUR/1970-01-01#")
+        assert "the books balance" in ledger(house, "verify").stdout
+        told = json.loads(ledger(house, "report", "--by", "target", "--format", "json").stdout)
+        assert told["rows"][0]["money_micro"]["EUR"]["billed"] == attempt["cost_micro"] > 0
+    finally:
+        house.close()

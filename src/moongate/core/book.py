@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from moongate.core.ledger import State
 from moongate.core.record import AttemptRecord, CallRecord
 
 SLACK: Final = 2.0
@@ -101,18 +102,23 @@ def matched(executions: Iterable[Execution], tried: Iterable[Tried]) -> Matches:
 
 
 def _nearest(execution: Execution, group: Sequence[Tried], taken: dict[str, Execution]) -> Tried | None:
-    """The attempt without an answer's id that ran when this execution began, and began nearest to it."""
+    """The attempt without an answer's id that ran when this execution began, and began nearest to it.
+
+    One in doubt may have ended before: a provider that is busy takes up a request after its client has left.
+    """
     possible = [
         one
         for one in group
         if one.attempt.attempt_id not in taken
         and not one.attempt.answer_id
         and one.attempt.model == execution.model
-        and one.attempt.started - SLACK <= execution.started <= _end(one.attempt) + SLACK
+        and one.attempt.started - SLACK <= execution.started <= _latest(one.attempt)
     ]
     return min(possible, key=lambda one: abs(one.attempt.started - execution.started), default=None)
 
 
-def _end(attempt: AttemptRecord) -> float:
-    """When it ended; one whose end nobody saw may have run for ever."""
-    return attempt.started + attempt.ended if attempt.ended >= 0 else float("inf")
+def _latest(attempt: AttemptRecord) -> float:
+    """When its execution may have begun at the latest; one in doubt, or whose end nobody saw, at any time."""
+    if attempt.ended < 0 or attempt.state == State.AMBIGUOUS:
+        return float("inf")
+    return attempt.started + attempt.ended + SLACK

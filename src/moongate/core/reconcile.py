@@ -22,6 +22,8 @@ from moongate.core.record import AttemptRecord, CallRecord, Correction, TokensSo
 from moongate.core.statement import Charged, Statement
 
 DAY: Final = 86_400.0
+LATE: Final = 60.0
+"""Seconds after which a provider takes up no request any more whose client has left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +57,12 @@ def from_book(
     *,
     asked: float,
     begin: float | None = None,
+    late: float = LATE,
 ) -> dict[str, Proof]:
     """Proofs by attempt id from a provider's book, which has every execution since `begin` (None: since its first).
 
     `records` are all calls of that time, for those that are in no doubt account for executions too. `asked`: when the
-    book was read; what ended later is left alone, and so is what still runs there.
+    book was read. What ended less than `late` seconds before may yet come into it and is left alone, as is what runs.
     """
     if begin is None:
         begin = min((one.started for one in executions), default=asked)
@@ -71,7 +74,7 @@ def from_book(
         if execution is not None:
             if execution.ended is not None:
                 proofs[attempt.attempt_id] = _of_execution(execution)
-        elif begin <= attempt.started and attempt.started + max(attempt.ended, 0.0) < asked:
+        elif begin <= attempt.started and attempt.started + max(attempt.ended, 0.0) < asked - late:
             proofs[attempt.attempt_id] = Proof(Event.RELEASE, "the provider's book has no such execution")
     return proofs
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from moongate.core.book import Execution
-from moongate.core.reconcile import DAY, Desk, Proof, amended, from_book, from_statement, too_old
+from moongate.core.reconcile import DAY, LATE, Desk, Proof, amended, from_book, from_statement, too_old
 from moongate.core.record import CallRecord, Correction
 from moongate.core.statement import Statement
 from moongate.store import price_book, statements
@@ -65,11 +65,13 @@ class Reconciler:
         extra: Iterable[Statement] = (),
         write_off_days: float | None = None,
         since: float | None = None,
+        late: float = LATE,
         dry: bool = False,
     ) -> Round:
         """Look for proof once, and correct what it proves.
 
-        `book` reads a provider's book, which is whole from `since` on; `extra` are statements besides those imported.
+        `book` reads a provider's book, which is whole from `since` on; `late`: see `from_book`;
+        `extra` are statements besides those imported.
         `write_off_days` None: nothing is written off. `dry`: nothing is written. Raises `BusyError`, `JournalError`,
         and what the book, SQLite and the disk raise.
         """
@@ -86,7 +88,7 @@ class Reconciler:
             if unclear and executions is not None:
                 begin = min((one.started for one in executions), default=asked)
                 records = list(self._folder.records(min(begin, unclear[0].created) - 1))
-                proofs |= from_book(executions, records, asked=asked, begin=since)
+                proofs |= from_book(executions, records, asked=asked, begin=since, late=late)
             return self._correct(unclear, proofs, dry=dry)
 
     def _of_days(self, statement: Statement) -> list[CallRecord]:
