@@ -1,14 +1,17 @@
 """The ledger held against the simulated provider's book through the command line, beside a gateway and without one."""
 
+import contextlib
+import http.client
 import json
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.wire.house import House, lived_in
+from tests.wire.house import House, lived_in, until
 from tests.wire.raw import Raw
 
 FAULTS = (
@@ -76,6 +79,40 @@ def test_beside_a_running_gateway_calls_that_run_are_no_findings(house: House) -
         assert (code, told["findings"]) == (0, [])
         assert told["calls"]["open"] == told["book"]["running"] == 1
     house.at_rest()
+
+
+_QUICK = "routes: {kimi-k2.5: {targets: [kimi], timeouts: {head: 2, first_event: 2, idle: 1, total: 4}}}\n"
+_LEFT_OUT = frozenset(
+    (
+        "thinking_only",  # its usage is more than its book charges: that is found, and right so
+        "gzip_bomb",  # it keeps the simulator's only thread for seconds
+        *("down", "auth_401", "forbidden_403", "ip_403", "wrong_key_401"),  # nothing runs after these
+        *("quota_403", "quota_credit", "quota_exhausted"),
+    )
+)
+
+
+def test_the_books_balance_under_every_fault_of_the_catalogue(tmp_path: Path) -> None:
+    house = House(tmp_path, _QUICK)
+    try:
+        names = sorted({one["name"] for one in house.sim("/_sim/faults")["faults"]} - _LEFT_OUT)
+        assert len(names) >= 90
+
+        def ask(number: int) -> None:
+            stream = bool(number % 2)
+            with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
+                house.ask({"fault": names[number // 2], "seconds": 3}, stream=stream)
+
+        with ThreadPoolExecutor(8) as clients:
+            list(clients.map(ask, range(2 * len(names))))
+        until(20, lambda: house.total("moongate_in_flight") == 0, "no call in flight")
+        until(20, lambda: house.sim("/_sim/book/totals")["open"] == 0, "no execution upstream")
+        code, told = verify(house)
+        assert (code, told["findings"]) == (0, [])
+        assert sum(told["calls"].values()) == 2 * len(names)
+        assert told["book"]["executions"] == len(house.executions())
+    finally:
+        house.close()
 
 
 def tamper(house: House, state: str | None) -> None:
