@@ -1,6 +1,7 @@
 """The verbs about money: `moongate ledger ...`. They read the state directory, whether a gateway runs on it or not."""
 
 import json
+import os
 import sqlite3
 import sys
 from collections.abc import Iterator
@@ -37,6 +38,7 @@ def opened(state: Path) -> Iterator[Folder]:
     """The ledger in a state directory; ends with exit code 2 where there is none or it cannot be asked."""
     if not (state / "journal").is_dir() and not (state / "ledger.db").exists():
         fail(f"there is no ledger in {state}; name the gateway's state directory with --state")
+    _become_owner(state)
     folder = Folder(state / "journal", state / "ledger.db", patience=10.0)
     try:
         yield folder
@@ -44,6 +46,14 @@ def opened(state: Path) -> Iterator[Folder]:
         fail(f"the ledger in {state} cannot be asked: {error}")
     finally:
         folder.close()
+
+
+def _become_owner(state: Path) -> None:
+    """Act as the state directory's owner where root asks: a file of root's in it would lock the gateway out."""
+    owner = state.stat()
+    if os.geteuid() == 0 and owner.st_uid != 0:
+        os.setegid(owner.st_gid)
+        os.seteuid(owner.st_uid)
 
 
 def fail(what: str) -> NoReturn:

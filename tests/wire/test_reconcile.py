@@ -2,11 +2,16 @@
 
 import csv
 import json
+import os
 import subprocess
+import tempfile
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.wire.house import House, lived_in, until
 from tests.wire.raw import Raw
@@ -151,5 +156,27 @@ def test_a_gateway_fills_in_what_calls_cost_once_their_price_is_known(tmp_path: 
         assert "the books balance" in ledger(house, "verify").stdout
         told = json.loads(ledger(house, "report", "--by", "target", "--format", "json").stdout)
         assert told["rows"][0]["money_micro"]["EUR"]["billed"] == attempt["cost_micro"] > 0
+    finally:
+        house.close()
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that everybody may enter, unlike those of pytest."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as somebody else")
+def test_root_leaves_no_file_of_its_own_in_the_state_directory(open_folder: Path) -> None:
+    house = House(open_folder)
+    try:
+        house.ask("empty_200")
+        house.gateway.stop()
+        for path in (house.state, *house.state.rglob("*")):
+            os.chown(path, 65534, 65534)
+        assert len(corrections(house, "--write-off-days", "0")) == 1
+        assert {path.stat().st_uid for path in house.state.rglob("*")} == {65534}
     finally:
         house.close()
