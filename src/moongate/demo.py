@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from typing import Any, Final
 
 from rich.console import Console
 
+from moongate.core.audit import compare
+from moongate.core.book import Execution, read_book
 from moongate.core.record import CallRecord
 from moongate.store.control import ControlStore
 from moongate.store.records import Folder
@@ -79,7 +82,7 @@ def play(console: Console) -> int:
         console.print("Starting three upstreams and a gateway ...", style="dim")
         with _simulators(folder) as ports, _gateway(folder, ports) as (port, key):
             ids = [_call(port, key if act.key else "", number, act) for number, act in enumerate(ACTS, 1)]
-            book = _get(ports["control"], "/_sim/book/totals")
+            book = read_book(json.dumps(_get(ports["control"], "/_sim/book?limit=1000")).encode())
         folds = Folder(folder / "state" / "journal", folder / "state" / "ledger.db")
         folds.fold()
         records = [next(iter(folds.find(call_id)), None) if call_id else None for call_id in ids]
@@ -203,21 +206,21 @@ def _step(target: str, code: str) -> str:
     return f"{target} x {code.removeprefix('kimi_')}" if code else target
 
 
-def _balance(console: Console, records: list[CallRecord], book: dict[str, Any]) -> int:
-    """Hold the ledger against what the simulated Kimi says it will charge."""
-    settled = [attempt for record in records for attempt in record.attempts if attempt.state == "settled"]
-    unsure = [attempt for record in records for attempt in record.attempts if attempt.state == "ambiguous"]
-    cut = [attempt for record in records for attempt in record.attempts if attempt.state == "settled_est"]
-    ran = book["executions"]
+def _balance(console: Console, records: list[CallRecord], book: list[Execution]) -> int:
+    """Hold the ledger against what the simulated Kimi says it will charge, to the last token."""
+    states = Counter(attempt.state for record in records for attempt in record.attempts)
+    made = compare(book, records, asked=RealWorld().wall())
+    agree = not made.findings and not made.paid_twice
     console.print(
-        f"\nKimi's book: {ran} executions. The ledger: {len(settled)} settled, {len(cut)} cut and counted, "
-        f"{len(unsure)} ambiguous (no proof either way). Nothing was paid twice."
-        if ran <= len(settled) + len(cut) + len(unsure)
-        else f"\nKimi's book has {ran} executions, which the ledger cannot explain.",
+        f"\nKimi's book: {len(book)} executions. The ledger: {states['settled']} settled, "
+        f"{states['settled_est']} cut and counted, {states['ambiguous']} ambiguous (no proof either way). "
+        + ("Nothing was paid twice." if agree else "They do not agree."),
         style="bold",
     )
+    for finding in made.findings:
+        console.print(finding.what, style="red", soft_wrap=True)
     console.print("Your turn: `moongate serve --embedded` leaves a gateway running.")
-    return 0 if ran <= len(settled) + len(cut) + len(unsure) else 1
+    return 0 if agree else 1
 
 
 def _mark(number: int) -> str:
