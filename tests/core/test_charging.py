@@ -60,10 +60,18 @@ def test_in_doubt_only_a_client_that_left_is_charged_at_once() -> None:
 
 
 def test_each_piece_of_a_stream_is_a_token_at_least() -> None:
-    assert counted(40, 0, Answer(text="one two", pieces=9)) == Usage(40, 9)
+    assert counted(40, 0, Answer(text="one two", pieces=3)) == Usage(40, 3)
     assert counted(40, 0, Answer(text="one two three", reasoning="so so", pieces=1)) == Usage(40, 5, 0, 2)
+    thought = Answer(reasoning="x" * 8, tool_calls=[ToolCall(0, name="f", arguments="{}1")], pieces=6)
+    assert counted(40, 0, thought).output == 6
     called = Answer(tool_calls=[ToolCall(0, name="get_weather", arguments='{"city": "x"}')])
     assert counted(40, 0, called) == Usage(40, 4)
+
+
+def test_letters_that_come_one_by_one_are_no_tokens() -> None:
+    assert counted(40, 0, Answer(text="internationalisation", pieces=20)) == Usage(40, 3)
+    assert counted(40, 0, Answer(text="internationalisation", pieces=11)) == Usage(40, 3)
+    assert counted(40, 0, Answer(text="internationalisation", pieces=10)) == Usage(40, 10)
 
 
 def test_hits_of_the_prompt_cache_are_taken_as_the_provider_told_them_within_the_prompt() -> None:

@@ -88,7 +88,7 @@ def test_what_the_prompt_cache_saved_is_known_from_the_head_and_charged_so(tmp_p
 
 
 def test_pieces_are_counted_however_they_were_read(tmp_path: Path) -> None:
-    pieces = [chunk("x") for _ in range(20)]  # one word, and 20 bytes: only the pieces tell
+    pieces = [chunk("xy") for _ in range(20)]  # one word, and 40 bytes: only the pieces tell
     record = one(tmp_path, streams(*pieces, fault=Fault.KIMI_STREAM_TRUNCATED), stream=True)
     assert only(record).output == 20
 

@@ -22,6 +22,10 @@ SUSPECT: Final = frozenset((MISSING, ABSURD))
 """Flags, in an attempt's detail, of whole answers that were charged by our own count."""
 
 
+SMOOTHED_BYTES: Final = 2
+"""Pieces that are shorter on the whole are not tokens but letters: some hosts make a stream smooth that way."""
+
+
 @dataclass(frozen=True, slots=True)
 class Charge:
     """How an attempt ends in the ledger. `counted`: its tokens are ours to count; `flag` says why, for its detail."""
@@ -54,15 +58,22 @@ def charge(failure: Failure | None, answer: Answer | None) -> Charge:
 def counted(prompt: int, cached: int, answer: Answer | None) -> Usage:
     """Tokens as we count them: `prompt` as estimated, `cached` as far as the provider told, the answer as it came.
 
-    Each piece of a stream holds one token or more. Never more than was made.
+    Each piece of a stream holds one token or more, unless its host sends letters one by one. Never more than was made.
     """
     hits = min(max(cached, 0), prompt)
     if answer is None:
         return Usage(prompt, cached=hits)
     reasoning = least_tokens(answer.reasoning)
     calls = sum(least_tokens(call.name) + least_tokens(call.arguments) for call in answer.tool_calls)
-    output = max(answer.pieces, least_tokens(answer.text) + reasoning + calls)
-    return Usage(prompt, output, hits, reasoning)
+    least = least_tokens(answer.text) + reasoning + calls
+    pieces = answer.pieces if _size(answer) >= SMOOTHED_BYTES * answer.pieces else 0
+    return Usage(prompt, max(pieces, least), hits, reasoning)
+
+
+def _size(answer: Answer) -> int:
+    """Bytes of all that came of an answer."""
+    called = sum(len(call.name) + len(call.arguments.encode()) for call in answer.tool_calls)
+    return len(answer.text.encode()) + len(answer.reasoning.encode()) + called
 
 
 def is_charged(attempt: AttemptRecord) -> bool:
