@@ -5,6 +5,7 @@ its sockets and workers inherited, SIGHUP will reload settings one day.
 """
 
 import asyncio
+import contextlib
 import functools
 import importlib
 import itertools
@@ -201,16 +202,14 @@ class Supervisor:
             return self._heirloom(sock, admin_sock)
         sock.close()
         admin_sock.close()
-        self._sweep_up()
+        for name in (self._fleet.terms.channel.name, WORKERS_FILE, _ADDRESSES_FILE):
+            self._sweep_up(name)
         return None
 
-    def _sweep_up(self) -> None:
-        """Leave no files behind; where that cannot be, the next start does it: the end was clean all the same."""
-        for name in (self._fleet.terms.channel.name, WORKERS_FILE, _ADDRESSES_FILE):
-            try:
-                (self._run_folder / name).unlink(missing_ok=True)
-            except OSError as error:
-                log.warning("%s stays behind: %s", self._run_folder / name, error)
+    def _sweep_up(self, name: str) -> None:
+        """Leave no file behind; where that cannot be, the next start does it: the end was clean all the same."""
+        with contextlib.suppress(OSError):
+            (self._run_folder / name).unlink(missing_ok=True)
 
     async def _take_places(self, inherited: Heirloom | None) -> socket.socket:
         """Have every slot's sockets and the admin's: inherited, taken over from living workers, or bound."""
