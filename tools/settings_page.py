@@ -157,8 +157,7 @@ def _flags() -> Iterator[str]:
 def _later() -> Iterator[str]:
     width = max(len(".".join(each.path)) for each in LATER)
     for each in sorted(LATER, key=lambda each: each.path):
-        only = f" ({' or '.join(each.values)})" if each.values else ""
-        only = f" (other than {each.works[0]})" if each.works else only
+        only = f" (other than {each.works[0]})" if each.works else ""
         yield f"{'.'.join(each.path):<{width}}  {each.reason}{only}\n"
 
 

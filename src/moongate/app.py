@@ -17,6 +17,7 @@ from moongate.core.chat import ChatCompletions
 from moongate.core.control import Control
 from moongate.core.faults import Fault
 from moongate.core.held import Held
+from moongate.core.idempotency import KEY_SECONDS
 from moongate.core.models import model_on
 from moongate.core.parking import Parking, Refused
 from moongate.core.pricing import prices_of
@@ -28,14 +29,19 @@ from moongate.core.settings import Settings
 from moongate.edge.api import Api, Model
 from moongate.edge.server import Server, ServerLimits
 from moongate.flow.admission import Admission
+from moongate.flow.drains import Bounds, Drains
 from moongate.flow.exchange import Exchange
 from moongate.flow.flight import Flights
 from moongate.flow.gateway import Gateway, RouteTimes
+from moongate.flow.idempotency import Idempotency
 from moongate.flow.ledger import Ledger
 from moongate.ops.access_log import AccessLog
 from moongate.ops.health import LEDGER, Trusted, plain_address
 from moongate.ops.metrics import CallMetrics, Row
+from moongate.store.answers import Answers, open_answers
+from moongate.store.claims import Claims
 from moongate.store.journal import Journal
+from moongate.store.recall import Recall
 from moongate.upstream.dialects_requests import EDITS
 from moongate.upstream.names import Names
 from moongate.upstream.target import Target
@@ -63,6 +69,7 @@ class App:
         self._lost = 0
         trusted = Trusted(settings.edge.trusted)
         self._settings = settings
+        self._wall = world.wall
         self._measured = CallMetrics(settings.routes, settings.targets, EDITS)
         self._journal = self._open_journal(owner, world, slot)
         self._log = _access_log(settings.log.access, settings.log.sample)
@@ -73,18 +80,26 @@ class App:
         self._targets = {name: Target.build(name, settings, world, self._names) for name in settings.targets}
         self._parking = Parking()
         self._replicas = Replicas()
-        self._admission = Admission(settings.max_concurrent_requests)
+        drains = Drains(_bounds(settings))
+        flights = Flights(loop, drains)
+        self._admission = Admission(settings.max_concurrent_requests, drains.give_way)
+        self._answers = _answers(settings, world)
+        self._recall = Recall(Path(settings.state), loop)
+        self._claims = Claims(Path(settings.state), world.wall) if settings.workers > 1 else None
+        self._idempotency = Idempotency(world, self._answers, flights, self._recall.look, self._claims)
         day = datetime.fromtimestamp(world.wall(), UTC).date()
         self._gateway = Gateway(
             surface=surface,
             admission=self._admission,
-            flights=Flights(loop),
+            flights=flights,
+            idempotency=self._idempotency,
             exchange=Exchange(
                 world,
                 self._targets,
                 self._admission,
                 surface,
                 held,
+                drains=drains,
                 parking=self._parking,
                 replicas=self._replicas,
             ),
@@ -118,7 +133,8 @@ class App:
         return self._gateway.ledger.open_calls
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
-        """Accept on these listening sockets."""
+        """Remember whose retries must be known, then accept on these listening sockets."""
+        self._idempotency.load(await self._recall.since(self._wall() - KEY_SECONDS))
         await self._server.start(list(sockets))
         self._api.ready = True
 
@@ -166,6 +182,7 @@ class App:
     def metrics(self) -> list[Row]:
         """All series as they stand."""
         self._measured.in_flight.set(self.in_flight)
+        self._measured.drains.set(len(self._gateway.flights.drains.live))
         self._measured.connections.set(self._server.connections)
         for name, target in self._targets.items():
             if (place := target.place) is not None:
@@ -189,9 +206,13 @@ class App:
         for target in self._targets.values():
             await target.transport.close()
         await self._names.close()
+        self._answers.close()
+        if self._claims is not None:
+            self._claims.close()
         self._journal.close()
         if self._journal.lost > self._lost:
             _log.error("page: %d records never came into the journal", self._journal.lost - self._lost)
+        self._recall.close()
         if self._log is not None:
             self._log.close()
 
@@ -246,6 +267,17 @@ class App:
         self._measured.unauthenticated(fault.value)
 
 
+def _answers(settings: Settings, world: World) -> Answers:
+    kept = settings.idempotency
+    return open_answers(
+        Path(settings.state),
+        world,
+        secret=None if kept.secret is None else kept.secret.text,
+        largest=kept.answer_bytes,
+        most=kept.kept_bytes,
+    )
+
+
 def _all(views: Iterable[Callable[[CallRecord], None]]) -> Callable[[CallRecord], None]:
     several = tuple(views)
 
@@ -281,6 +313,16 @@ def _access_log(where: str, share: float) -> AccessLog | None:
     if where == "-":
         return AccessLog(sys.stdout.fileno(), share)
     return AccessLog(os.open(where, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640), share)
+
+
+def _bounds(settings: Settings) -> Bounds:
+    """What drains are bound by: until accounts have limits, their targets' connections and the cap on all calls."""
+    most = settings.max_concurrent_requests
+    accounts: dict[str, int] = {}
+    for target in settings.targets.values():
+        accounts[target.account] = accounts.get(target.account, 0) + target.connections
+    concurrency = {name: many if most is None else min(many, most) for name, many in accounts.items()}
+    return Bounds(concurrency, {name: route.on_abandon for name, route in settings.routes.items()})
 
 
 def _route(name: str, route: RouteSettings, settings: Settings, day: date) -> Route:

@@ -7,6 +7,7 @@ from moongate.core.addresses import Address, Url
 from moongate.core.agreement import LONGEST_RUN, Disagreement, disagreements
 from moongate.core.section import Price
 from moongate.core.settings import Admin, Edge, RequestId, Route, RouteTarget, Settings, Target
+from moongate.core.settings_kept import Idempotency
 
 GOOD = Settings()
 
@@ -28,6 +29,12 @@ def test_bodies_fit_into_what_is_held() -> None:
     (one,) = said(replace(GOOD, edge=Edge(body_bytes=2048, held_bytes=2047)))
     assert (one.path, one.other) == (("edge", "body_bytes"), ("edge", "held_bytes"))
     assert said(replace(GOOD, edge=Edge(body_bytes=2048, held_bytes=2048))) == []
+
+
+def test_an_answer_fits_into_what_is_kept() -> None:
+    (one,) = said(replace(GOOD, idempotency=Idempotency(answer_bytes=70_000, kept_bytes=69_999)))
+    assert (one.path, one.other) == (("idempotency", "answer_bytes"), ("idempotency", "kept_bytes"))
+    assert said(replace(GOOD, idempotency=Idempotency(answer_bytes=70_000, kept_bytes=70_000))) == []
 
 
 def test_listeners_do_not_share_a_port_unless_the_kernel_chooses() -> None:

@@ -21,6 +21,7 @@ from moongate.core.idempotency import (
     fingerprint,
     is_caught,
     is_key,
+    made_at,
     place,
     standing_of,
     told_again,
@@ -187,6 +188,10 @@ def test_a_fingerprint_is_of_tenant_user_route_and_every_byte_of_the_body() -> N
     found = {fingerprint(one) for one in others}
     assert len(found) == len(others)
     assert same not in found
+
+
+def test_an_id_tells_when_its_call_was_made() -> None:
+    assert made_at(f"{1_780_000_000_500:012x}{7:016x}") == 1_780_000_000.5
 
 
 NAMES = st.tuples(st.text(max_size=4), st.text(max_size=4), st.text(max_size=4))

@@ -107,7 +107,7 @@ targets:
   kimi: {url: "https://h/v1", key: planted}
   two: {key: "${env:NOPE}"}
 routes:
-  r: {targets: [kmi, two], on_abandon: drain}
+  r: {targets: [kmi, two], cache: yes}
   s: {targets: [kimi], aliases: [r]}
   s: {}
 log: {sample: 2}
@@ -122,7 +122,7 @@ log: {sample: 2}
         "m.yaml:6:3: targets.two: needs `url`",
         "m.yaml:6:14: targets.two.key: the environment variable NOPE is not set",
         'm.yaml:8:17: routes.r.targets[0]: there is no target "kmi"',
-        "m.yaml:8:28: routes.r.on_abandon: not yet: an abandoned exchange can only be cancelled",
+        "m.yaml:8:28: routes.r.cache: not yet: answers are not cached",
         'm.yaml:9:34: routes.s.aliases[0]: "r" already means route r',
         "m.yaml:10:3: routes.s: stands twice, first in line 9",
         "m.yaml:11:15: log.sample: 2 is not a share",

@@ -46,6 +46,7 @@ class ToyApi:
     screened: list[RequestHead] = field(default_factory=list)
     downs: list[Downstream] = field(default_factory=list)
     refusals: list[tuple[Fault, object]] = field(default_factory=list)
+    forsook: list[object] = field(default_factory=list)
 
     def screen(self, head: RequestHead) -> object:
         self.screened.append(head)
@@ -64,6 +65,9 @@ class ToyApi:
     def refuse(self, failure: Failure, head: RequestHead | None, screened: object, down: Downstream) -> None:
         self.refusals.append((failure.fault, screened))
         down.respond(*self.render(failure, head))
+
+    def forsaken(self, answered: object) -> None:
+        self.forsook.append(answered)
 
     def render(self, failure: Failure, head: RequestHead | None) -> tuple[Head, bytes]:
         if head is not None and head.path == "/broken-render":

@@ -23,17 +23,21 @@ from moongate.core.replicas import Replicas
 from moongate.core.routing import Candidate, Route
 from moongate.core.settings import Target as TargetSettings
 from moongate.flow.admission import Admission
-from moongate.flow.downstream import Head, Watcher
+from moongate.flow.drains import Bounds, Drains, Policy
 from moongate.flow.exchange import Exchange
 from moongate.flow.flight import Flights
 from moongate.flow.gateway import Gateway, RouteTimes
+from moongate.flow.idempotency import Idempotency
 from moongate.flow.ledger import Ledger
+from moongate.store.answers import MemoryAnswers
 from moongate.store.frames import Kind, scan, seed
 from moongate.store.journal import Journal
 from moongate.store.owners import segments
 from moongate.upstream.target import Target
 from moongate.upstream.transport import Ended, Headers, Outbound, Phase, Sink, Timeouts
+from tests.flow import client
 
+Client = client.Client
 Dialect = Literal["moonshot", "vllm", "sglang", "generic"]
 JSON: Headers = [(b"content-type", b"application/json")]
 SSE: Headers = [(b"content-type", b"text/event-stream")]
@@ -88,68 +92,6 @@ class PlayedWorld:
 
     def new_secret(self) -> str:
         return "s" * 43
-
-
-class Client:
-    """A downstream in memory. `room` False: it is above its high-water mark."""
-
-    def __init__(self) -> None:
-        self.head: Head | None = None
-        self.body = b""
-        self.ended = False
-        self.aborted = False
-        self.gone: Fault | None = None
-        self.ready = True
-        self.watcher: Watcher | None = None
-        self.writes: list[bytes] = []
-        self.on_write: Callable[[bytes], None] = lambda _data: None
-
-    @property
-    def started(self) -> bool:
-        return self.head is not None
-
-    def watch(self, watcher: Watcher | None) -> None:
-        self.watcher = watcher
-
-    def start(self, head: Head) -> None:
-        assert self.head is None, "a second head"
-        self.head = head
-
-    def write(self, data: bytes) -> None:
-        assert self.head is not None, "bytes before the head"
-        assert not self.ended, "bytes after the end"
-        self.body += data
-        self.writes.append(data)
-        self.on_write(data)
-
-    def end(self) -> None:
-        assert not self.ended, "a second end"
-        self.ended = True
-
-    def respond(self, head: Head, body: bytes) -> None:
-        self.start(head)
-        self.body = body
-        self.end()
-
-    def abort(self) -> None:
-        self.aborted = True
-
-    async def drain(self) -> None:
-        return None
-
-    def leave(self, fault: Fault = Fault.CLIENT_CLOSED) -> None:
-        self.gone = fault
-        if self.watcher is not None:
-            self.watcher.downstream_gone()
-
-    def make_room(self) -> None:
-        self.ready = True
-        if self.watcher is not None:
-            self.watcher.downstream_ready()
-
-    @property
-    def status(self) -> int:
-        return self.head.status if self.head is not None else 0
 
 
 class Play:
@@ -214,6 +156,10 @@ class Scripted:
         return None
 
 
+def _settings(name: str, dialect: Dialect, connections: int) -> TargetSettings:
+    return TargetSettings(Url("http", name, 80, "/v1"), dialect=dialect, connections=connections)
+
+
 class House:
     """A gateway over scripted upstreams; `records` are the closed ones, in order. Made on a running loop."""
 
@@ -224,6 +170,9 @@ class House:
         *,
         most: int | None = None,
         dialect: Dialect = "generic",
+        on_abandon: Policy = "cancel",
+        concurrency: int = 100,
+        connections: int = 1024,
     ) -> None:
         self.world = PlayedWorld()
         self.records: list[CallRecord] = []
@@ -231,26 +180,34 @@ class House:
         self._journals = folder / "journal"
         self.journal = Journal.open(self._journals, "owner", loop=loop, clock=self.world.clock)
         self.upstreams = {name: Scripted(played) for name, played in acts.items()}
+        wall = self.world.wall
         targets = {
-            name: Target(
-                name,
-                TargetSettings(Url("http", name, 80, "/v1"), dialect=dialect),
-                ("X-Request-Id",),
-                transport,
-                self.world.wall,
-            )
+            name: Target(name, _settings(name, dialect, connections), ("X-Request-Id",), transport, wall)
             for name, transport in self.upstreams.items()
         }
-        admission = Admission(most)
+        policies: dict[str, Policy] = {"kimi-k2.5": on_abandon, "twice": on_abandon}
+        self.drains = Drains(Bounds(dict.fromkeys(acts, concurrency), policies))
+        self.flights = Flights(loop, self.drains)
+        admission = Admission(most, self.drains.give_way)
         self.held = Held(1 << 20)
         self.parking = Parking()
         self.replicas = Replicas()
+        self.answers = MemoryAnswers(self.world.wall)
+        self.idempotency = Idempotency(self.world, self.answers, self.flights, self.look)
         self.gateway = Gateway(
             surface=CHAT,
             admission=admission,
-            flights=Flights(loop),
+            flights=self.flights,
+            idempotency=self.idempotency,
             exchange=Exchange(
-                self.world, targets, admission, CHAT, self.held, parking=self.parking, replicas=self.replicas
+                self.world,
+                targets,
+                admission,
+                CHAT,
+                self.held,
+                drains=self.drains,
+                parking=self.parking,
+                replicas=self.replicas,
             ),
             ledger=Ledger(
                 self.world, self.journal, PriceTable(PRICES), self.records.append, slot=0, owner="owner"
@@ -262,9 +219,26 @@ class House:
             times=dict.fromkeys(("kimi-k2.5", "twice"), RouteTimes(Timeouts(), Timeouts())),
         )
 
-    def call(self, *, stream: bool = False, route: str = "kimi-k2.5", seconds: float = 600.0) -> Call:
+    async def look(self, call_id: str) -> CallRecord | None:
+        """What the ledger's view would say of a call."""
+        await asyncio.sleep(0)
+        found = [record for _, record in self.written() if record.call_id == call_id]
+        return found[-1] if found else None
+
+    def call(
+        self,
+        *,
+        stream: bool = False,
+        route: str = "kimi-k2.5",
+        seconds: float = 600.0,
+        key: str = "",
+        retry: int = -1,
+        after: str = "",
+        words: str = "hi",
+    ) -> Call:
         flag = b"true" if stream else b"false"
-        body = b'{"model":"kimi-k2.5","messages":[{"role":"user","content":"hi"}],"stream":%b}' % flag
+        text = words.encode()
+        body = b'{"model":"kimi-k2.5","messages":[{"role":"user","content":"%b"}],"stream":%b}' % (text, flag)
         now = self.world.clock()
         call_id = self.world.new_id()
         return Call(
@@ -281,6 +255,9 @@ class House:
             arrived=now,
             created=self.world.wall(),
             deadline=now + seconds,
+            idempotency_key=key,
+            retry_count=retry,
+            last_event_id=after,
         )
 
     def written(self) -> list[tuple[Kind, CallRecord]]:
@@ -296,6 +273,7 @@ class House:
     def at_rest(self) -> None:
         """Nothing is left behind, and every call has one closed record."""
         assert self.gateway.flights.live == set()
+        assert self.drains.live == {}
         assert self.gateway.admission.in_flight == 0
         assert self.gateway.ledger.open_calls == 0
         assert self.held.used == 0

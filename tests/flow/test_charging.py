@@ -9,13 +9,13 @@ import pytest
 from moongate.core.faults import Fault, Reach
 from moongate.core.record import AttemptRecord, CallRecord
 from moongate.upstream.transport import Headers
+from tests.flow.client import Client
 from tests.flow.house import (
     DONE,
     SSE,
     USAGE,
     WHOLE,
     Act,
-    Client,
     House,
     answers,
     chunk,

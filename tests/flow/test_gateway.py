@@ -11,6 +11,7 @@ import pytest
 from moongate.core.faults import Fault, Reach
 from moongate.store.frames import Kind
 from moongate.upstream.transport import Phase
+from tests.flow.client import Client
 from tests.flow.house import (
     DONE,
     JSON,
@@ -18,7 +19,6 @@ from tests.flow.house import (
     USAGE,
     WHOLE,
     Act,
-    Client,
     House,
     answers,
     chunk,

@@ -18,7 +18,8 @@ from moongate.core.faults import Reach
 from moongate.core.record import CallRecord
 from moongate.core.surface import Answer
 from moongate.upstream.transport import Ended, Headers, Phase
-from tests.flow.house import Act, Client, Dialect, House, Play, played
+from tests.flow.client import Client
+from tests.flow.house import Act, Dialect, House, Play, played
 from tests.plain_reading import DONE, Reading, Tokens, blocks, due, read_plain, read_stream, said
 from tests.plain_reading import Call as ToolCall
 from tests.recorded import Exchange, needs_data, plain, streams

@@ -17,9 +17,7 @@ OUTSIDE = [
 LOOKED_AT = {
     node.attr for path in OUTSIDE for node in ast.walk(tree(path)) if isinstance(node, ast.Attribute)
 }
-FIXED = {
-    ".".join(each.path).replace("targets.*.", "targets[].") for each in LATER if each.works or each.values
-}
+FIXED = {".".join(each.path).replace("targets.*.", "targets[].") for each in LATER if each.works}
 NAMES = {"routes.*.timeouts.preset"}  # it only says where the other time-outs come from
 
 

@@ -7,14 +7,10 @@ from tests.source import ROOT
 
 LATER = {
     "malformed_token": "JWTs are not read yet",
-    "idempotency_mismatch": "Idempotency-Key is not read yet",
-    "idempotency_in_progress": "the same",
-    "idempotency_expired": "the same",
     "user_rate_limited": "no limits yet",
     "region_rate_limited": "no limits yet",
     "budget_exhausted": "no budgets yet",
     "deadline_exceeded": "nothing waits before it is sent yet: a call that late ends in kimi_network_timeout",
-    "gateway_error": "nobody knows how to cause it",
 }
 
 

@@ -20,7 +20,7 @@ HOSTS: list[dict[str, Any]] = [
 SETTINGS = """
 edge: {slow_client_seconds: 1.5}
 routes:
-  kimi-k2.5: {targets: [kimi]}
+  kimi-k2.5: {targets: [kimi], on_abandon: cancel}
   far: {model: kimi-k2.5, targets: [far], timeouts: {connect: 20}}
   deaf: {model: kimi-k2.5, targets: [deaf], timeouts: {tls: 20}}
 """

@@ -17,7 +17,7 @@ from tests.wire.parking import release
 
 SETTINGS = """
 routes:
-  kimi-k2.5: {targets: [kimi]}
+  kimi-k2.5: {targets: [kimi], on_abandon: cancel}
   quick:
     {model: kimi-k2.5, targets: [kimi], timeouts: {head: 0.5, first_event: 0.5, idle: 0.5, total: 1.0}}
   other: {model: kimi-k2.5, targets: [kimi]}

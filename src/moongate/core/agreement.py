@@ -65,6 +65,12 @@ def _sizes(settings: Settings) -> Iterator[Disagreement]:
         yield Disagreement(
             ("edge", "body_bytes"), problem, "lower it, or raise edge.held_bytes", ("edge", "held_bytes")
         )
+    kept = settings.idempotency
+    if kept.answer_bytes > kept.kept_bytes:
+        problem = f"is more than idempotency.kept_bytes ({kept.kept_bytes})"
+        path = ("idempotency", "answer_bytes")
+        other = ("idempotency", "kept_bytes")
+        yield Disagreement(path, problem, "lower it, or raise idempotency.kept_bytes", other)
 
 
 def _processes(settings: Settings) -> Iterator[Disagreement]:

@@ -44,6 +44,7 @@ class Call(msgspec.Struct, gc=False):
     """One authenticated request after `edge/api`: nobody behind it touches headers or raw JSON again.
 
     `deadline` and `arrived` are monotonic seconds; `created` is wall-clock seconds.
+    `retry_count` is how many tries went before by an SDK's word, -1 where the client says nothing of it.
     `session` is the client's conversation id, empty if it gave none; `user` likewise.
     """
 
@@ -61,5 +62,6 @@ class Call(msgspec.Struct, gc=False):
     created: float
     deadline: float
     idempotency_key: str = ""
-    retry_count: int = 0
+    retry_count: int = -1
+    last_event_id: str = ""
     peer: str = ""

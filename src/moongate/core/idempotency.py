@@ -56,7 +56,8 @@ class Decision(StrEnum):
 class First(msgspec.Struct, gc=False):
     """The first call under a key or fingerprint. `until`: wall-clock seconds at which it is forgotten.
 
-    `failure` is what its client was told, where it FAILED.
+    `failure` is what its client was told, where it FAILED. `ended` is the wall-clock second at which it did, where that
+    is known from the ledger alone. `tries` is how many went before it by its SDK's word: its retry had more.
     """
 
     call_id: str
@@ -64,6 +65,8 @@ class First(msgspec.Struct, gc=False):
     until: float
     standing: Standing = Standing.RUNNING
     failure: Failure | None = None
+    ended: float = 0.0
+    tries: int = -1
 
 
 _DECISIONS: Final = {
@@ -98,6 +101,11 @@ def fingerprint(call: Call) -> bytes:
 def place(tenant: str, route: str, key: str) -> bytes:
     """Where a key's first call is remembered: a tenant's key means another call on each of its routes."""
     return _digest(tenant, route, key)
+
+
+def made_at(call_id: str) -> float:
+    """When a call was made, in wall-clock seconds: ids begin with their milliseconds (`World.new_id`)."""
+    return int(call_id[:12], 16) / 1000
 
 
 def _digest(*names: str, body: bytes = b"") -> bytes:

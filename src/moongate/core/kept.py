@@ -20,7 +20,8 @@ _LINE_END: Final = rb"(?>\r\n|\n|\r)"
 class Kept(msgspec.Struct, array_like=True, gc=False):
     """What a client was given, or would have been: a body of status 200 and what its headers told.
 
-    `stream`: the body is the stream's events, an error event that ended it included.
+    `stream`: the body is the stream's events. `broken_by` is the fault that ended them, without its event; `phase`
+    that of a time-out.
     """
 
     body: bytes
@@ -28,6 +29,8 @@ class Kept(msgspec.Struct, array_like=True, gc=False):
     model: str = ""
     edits: list[str] = []
     attempts: int = 1
+    broken_by: str = ""
+    phase: str = ""
 
 
 class Numbered:

@@ -15,12 +15,11 @@ from moongate.core.places import matches
 class Later:
     """A setting to come. `*` in the path stands for any name or list position.
 
-    Refused are these `values`, or without them all but what `works` already.
+    Refused is all but what `works` already.
     """
 
     path: tuple[str, ...]
     reason: str
-    values: tuple[str, ...] = ()
     works: tuple[object, ...] = ()
 
 
@@ -52,7 +51,6 @@ LATER: Final[tuple[Later, ...]] = (
     *_each("settings come from a file only", "consul"),
     *_each("no traces are exported", "otel"),
     *_each("broken streams are not continued", "resume", "routes/*/resume"),
-    *_each("an Idempotency-Key is not looked at", "idempotency", "routes/*/idempotency"),
     *_each("upstream is spoken to in HTTP/1.1 only", "http2", "targets/*/http2", "targets/*/protocol"),
     *_each("questions are not packed together", "packing", "routes/*/packing"),
     *_each("there is no shadow report", "shadow"),
@@ -73,7 +71,6 @@ LATER: Final[tuple[Later, ...]] = (
     *_each("there is no console and no login", "console", "admin/console", "admin/login", "admin/users"),
     *_each("logs go to standard output or a file", "log/elasticsearch", "log/syslog"),
     *_each("the Kimi check makes no completion", "health/completion", "health/completion_seconds"),
-    Later(("routes", "*", "on_abandon"), "an abandoned exchange can only be cancelled", ("drain", "auto")),
     Later(("routes", "*", "targets", "*", "weight"), "targets are tried in the order written", works=(1,)),
 )
 
@@ -82,5 +79,5 @@ def not_yet(values: Mapping[str, object]) -> Iterator[tuple[Path, str]]:
     """Every setting in a file that is still to come, with the reason. A part is named once, not each key."""
     for later in LATER:
         for path, value in matches(values, later.path):
-            if value not in later.works and (not later.values or value in later.values):
+            if value not in later.works:
                 yield path, later.reason

@@ -12,10 +12,11 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from moongate.core.addresses import Address, Base, Listening, Network, Url
-from moongate.core.kinds import Bytes, Note, OneOf, Seconds, Share, Switch, Text, Whole
+from moongate.core.kinds import Bytes, Note, OneOf, Seconds, Switch, Text, Whole
 from moongate.core.models import NEVER_RETIRED
 from moongate.core.secret import Referred, Secret
 from moongate.core.section import CURRENCY, NAME, PATH, Price, Section
+from moongate.core.settings_kept import Idempotency, Ledger, Log
 
 _HEADER = Text(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", "write a header name such as X-Request-Id", "header name")
 _DATA: Final = Address("127.0.0.1", 8080)
@@ -214,37 +215,13 @@ class Route(Section):
     ] = False
     tries: Annotated[int, Whole(1, 10), Note("Attempts of one call, the first included.")] = 3
     on_abandon: Annotated[
-        Literal["cancel"],
-        OneOf(("cancel",)),
-        Note("What becomes of the upstream exchange when nobody listens any more."),
-    ] = "cancel"
-
-
-@dataclass(frozen=True, slots=True)
-class Ledger(Section):
-    """Journals and the table folded from them."""
-
-    fsync: Annotated[
-        bool, Switch(), Note("Whether records reach the disk, not only the kernel, before a call is sent.")
-    ] = False
-    segment_bytes: Annotated[int, Bytes(65536), Note("Size at which a journal begins a new segment.")] = (
-        64 * 1024**2
-    )
-    segment_days: Annotated[int, Whole(1), Note("Days that a folded segment is kept.")] = 7
-    row_days: Annotated[int, Whole(1), Note("Days that a row of the ledger is kept.")] = 400
-    write_off_days: Annotated[
-        int, Whole(1), Note("Days after which an attempt in doubt without proof is written off.")
-    ] = 14
-
-
-@dataclass(frozen=True, slots=True)
-class Log(Section):
-    """The access log: JSON lines, a view of the ledger's records."""
-
-    access: Annotated[str, PATH, Note("`-`: standard output; `off`: none; else the path of a file.")] = "-"
-    sample: Annotated[
-        float, Share(), Note("Share of the successes that are logged, by call id; failures always are.")
-    ] = 0.1
+        Literal["cancel", "drain", "auto"],
+        OneOf(("cancel", "drain", "auto")),
+        Note(
+            "When every caller has left: `cancel` the exchange, `drain` it for a retry, or `auto`: drain plain calls"
+            " and those with an Idempotency-Key."
+        ),
+    ] = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,6 +318,7 @@ class Settings(Section):
         str | None, PATH, Note("A YAML file whose `prices` go before those written here.")
     ] = None
     ledger: Ledger = field(default_factory=Ledger)
+    idempotency: Idempotency = field(default_factory=Idempotency)
     log: Log = field(default_factory=Log)
     health: HealthChecks = field(default_factory=HealthChecks)
     dns: Dns = field(default_factory=Dns)

@@ -15,10 +15,12 @@ from moongate.core.body import RawBody
 from moongate.core.call import Call, Principal
 from moongate.core.faults import FailedError, Failure, Fault, refuse
 from moongate.core.heads import RequestHead
+from moongate.core.idempotency import is_key
 from moongate.core.surface import Surface
 from moongate.core.wire import error_lines
 from moongate.flow.downstream import Downstream, Head
 from moongate.flow.gateway import Gateway
+from moongate.flow.reply import Reply
 from moongate.ops.health import LEDGER, OK, healthz, readyz
 from moongate.world import World
 
@@ -152,6 +154,11 @@ class Api:
             self._refused(failure.fault)
             down.respond(*self.render(failure, head))
 
+    def forsaken(self, answered: object) -> None:
+        """Keep the answer for the retry of a client that may not have got it."""
+        if isinstance(answered, Reply):
+            self._gateway.idempotency.forsaken(answered)
+
     def render(self, failure: Failure, head: RequestHead | None) -> tuple[Head, bytes]:
         """Write the JSON answer for a request that ends before it became a call."""
         request_id = self._request_id(head)
@@ -186,6 +193,8 @@ class Api:
     async def _chat(self, screened: Screened, head: RequestHead, body: bytes, down: Downstream) -> None:
         call = self._call(screened, head)
         try:
+            if b"idempotency-key" in head.headers:
+                _read_key(call, head.headers)
             self._read(call, body)
         except FailedError as error:
             self._gateway.refuse(call, down, error.failure)
@@ -213,6 +222,9 @@ class Api:
             deadline=now,
             peer=head.peer,
         )
+        count = headers.get(b"x-stainless-retry-count")
+        if count is not None:
+            call.retry_count = 0 if count == b"0" else _count(count)
         if self._trusts(head.peer):
             call.user = _id(headers, b"x-user-id")
             call.peer = _id(headers, b"x-real-ip") or head.peer
@@ -294,6 +306,23 @@ class Api:
 def _id(headers: Mapping[bytes, bytes], name: bytes) -> str:
     given = headers.get(name, b"")
     return given.decode("ascii") if given and _ID.fullmatch(given) else ""
+
+
+def _count(given: bytes) -> int:
+    """How many tries went before, by an SDK's word; 0 where it is no word of one."""
+    return int(given) if given.isdigit() and len(given) < 4 else 0
+
+
+def _read_key(call: Call, headers: Mapping[bytes, bytes]) -> None:
+    """Take the call's key, and what its client has of the answer already."""
+    key = headers[b"idempotency-key"]
+    if not is_key(key):
+        raise refuse(
+            Fault.INVALID_REQUEST,
+            "The Idempotency-Key must be 1 to 255 printable ASCII characters.",
+        )
+    call.idempotency_key = key.decode("ascii")
+    call.last_event_id = headers.get(b"last-event-id", b"").decode("latin-1")
 
 
 def _shown(model: Model) -> dict[str, object]:

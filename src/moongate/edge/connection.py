@@ -10,7 +10,6 @@ the same before an upstream, and the two cannot be told apart before something i
 
 import asyncio
 import logging
-from enum import Enum
 from typing import cast
 
 from moongate.core.faults import FailedError, Failure, Fault
@@ -20,6 +19,7 @@ from moongate.core.wire import CONTINUE
 from moongate.edge.contract import Shared
 from moongate.edge.downstream import HttpDownstream
 from moongate.edge.intake import Intake, is_whole
+from moongate.edge.phase import ANSWER, BODY, DOUBT, HEAD, HELD_IN_DOUBT, Phase
 from moongate.edge.sockets import reset_on_close, untaken
 
 _log = logging.getLogger("moongate.edge")
@@ -28,23 +28,12 @@ _STEP = 0.25  # part of a stall's time after which progress is looked at again
 _OUR_ERROR = Failure(Fault.GATEWAY_ERROR)
 
 
-class _Phase(Enum):
-    HEAD = "head"  # between requests, or in the middle of a head
-    BODY = "body"
-    ANSWER = "answer"
-    LINGER = "linger"  # the last answer is on its way; what still comes is dropped
-    CLOSING = "closing"
-
-
-_HEAD, _BODY, _ANSWER = _Phase.HEAD, _Phase.BODY, _Phase.ANSWER
-
-
 class Connection(asyncio.Protocol):
     """The protocol of one accepted connection; `peer` is the client's address as text, or `unix`."""
 
     # fmt: off
     __slots__ = (
-        "_down", "_head", "_idle_until", "_intake", "_keep", "_motion", "_pending",
+        "_down", "_head", "_idle_until", "_intake", "_keep", "_last", "_motion", "_pending",
         "_phase", "_reader", "_reading_paused", "_screened", "_sent", "_shared", "_task",
         "_timing_head", "_transport", "due", "peer", "write_paused",
     )
@@ -56,7 +45,7 @@ class Connection(asyncio.Protocol):
         self._idle_until = 0.0  # told by the first sweep that finds it idle
         self.write_paused = False
         self._shared = shared
-        self._phase = _HEAD
+        self._phase = HEAD
         self._reader: HeadReader | None = None
         self._head: RequestHead | None = None
         self._screened: object = None
@@ -65,6 +54,8 @@ class Connection(asyncio.Protocol):
         self._pending = b""
         self._reading_paused = False
         self._down: HttpDownstream | None = None
+        # the answer before, as long as its client may not have it all
+        self._last: HttpDownstream | None = None
         self._task: asyncio.Task[None] | None = None
         self._sent = 0
         self._timing_head = False
@@ -83,11 +74,11 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Parse, or keep for later."""
         phase = self._phase
-        if (phase is _HEAD and not self.write_paused and not self._pending) or (
-            phase is _BODY and not self._pending
+        if (phase is HEAD and not self.write_paused and not self._pending) or (
+            phase is BODY and not self._pending
         ):
             self._take(data)
-        elif phase is _HEAD or phase is _BODY or phase is _ANSWER:
+        elif phase is HEAD or phase is BODY or phase is ANSWER:
             self._keep_for_later(data)
 
     def eof_received(self) -> None:
@@ -109,7 +100,7 @@ class Connection(asyncio.Protocol):
         self.write_paused = False
         if self._down is not None:
             self._down.resumed()
-        elif self._phase is _HEAD:
+        elif self._phase is HEAD:
             self._go_on()
 
     # -- reading
@@ -117,13 +108,13 @@ class Connection(asyncio.Protocol):
     def _take(self, data: bytes) -> None:
         try:
             while data:
-                if self._phase is _HEAD:
+                if self._phase is HEAD:
                     if self.write_paused:
                         break
                     data = self._take_head(data)
-                elif self._phase is _BODY:
+                elif self._phase is BODY:
                     data = self._take_body(data)
-                    if data and self._phase is _BODY:
+                    if data and self._phase is BODY:
                         self._shared.loop.call_soon(self._go_on)
                         break
                 else:
@@ -133,7 +124,7 @@ class Connection(asyncio.Protocol):
         except Exception:  # noqa: BLE001 - an error in `screen` must not take the connection's neighbours along
             _log.exception("a request could not be read")
             self._refuse(_OUR_ERROR)
-        if data and self._phase in (_HEAD, _BODY, _ANSWER):
+        if data and self._phase in (HEAD, BODY, ANSWER):
             self._keep_for_later(data)
 
     def _take_head(self, data: bytes) -> bytes:
@@ -172,7 +163,7 @@ class Connection(asyncio.Protocol):
             return rest[size:]
         now = shared.clock()
         self._intake = Intake(shared.held, shared.limits.body_bytes, head, now)
-        self._phase = _BODY
+        self._phase = BODY
         self.due = now + min(shared.limits.body_seconds, shared.limits.slow_client_seconds) * _STEP
         if head.expects_continue and not rest:
             self.send(CONTINUE)
@@ -208,7 +199,7 @@ class Connection(asyncio.Protocol):
     def _launch(self, body: bytes, intake: Intake | None) -> None:
         """Hand a request on: with a body that is counted in `held`, or with one that `intake` holds."""
         shared = self._shared
-        self._phase = _ANSWER
+        self._phase = ANSWER
         self._intake = None
         self._motion = None
         shared.active += 1
@@ -240,6 +231,7 @@ class Connection(asyncio.Protocol):
             shared.active -= 1
             if not down.over:
                 self._fail(down, failure)
+            self._last = down if down.answered is not None and len(body) <= HELD_IN_DOUBT else None
             self._answered()
             if shared.draining:
                 shared.rest()
@@ -259,7 +251,7 @@ class Connection(asyncio.Protocol):
         self._task = None
         self._down = None
         self._screened = None
-        if self._phase is not _ANSWER:
+        if self._phase is not ANSWER:
             return
         if self._keep and not self._shared.draining:
             self._wait_for_next()
@@ -269,7 +261,7 @@ class Connection(asyncio.Protocol):
             self._close(linger=bool(self._pending) or self._reading_paused)
 
     def _wait_for_next(self) -> None:
-        self._phase = _HEAD
+        self._phase = HEAD
         self._head = None
         self._motion = None
         self._idle_until = self.due = 0.0
@@ -283,7 +275,7 @@ class Connection(asyncio.Protocol):
         down = HttpDownstream(self, self._head)
         self._fail(down, failure)
         self._screened = None
-        if self._phase is _Phase.CLOSING:
+        if self._phase is Phase.CLOSING:
             return
         if self._keep:
             self._wait_for_next()
@@ -323,35 +315,39 @@ class Connection(asyncio.Protocol):
         """
         limits = self._shared.limits
         now = self._shared.clock()
+        self._last = None
         self._pending = b""
         self._motion = None
         self._idle_until = now + limits.linger_seconds
         self.due = now + limits.slow_client_seconds * _STEP
         if linger and not self._transport.is_closing():
-            self._phase = _Phase.LINGER
+            self._phase = Phase.LINGER
             self._read_on()
             self._transport.write_eof()
         else:
-            self._phase = _Phase.CLOSING
+            self._phase = Phase.CLOSING
             self._transport.close()
 
     def cut_answer(self, *, reset: bool) -> None:
         """Close at once; what waits to be written is dropped."""
-        self._phase = _Phase.CLOSING
+        self._phase = Phase.CLOSING
         if reset and not self._transport.is_closing():
             reset_on_close(self._transport)
         self._transport.abort()
 
     def _leave(self, fault: Fault) -> None:
         """The client is not there any more."""
-        if self._phase is not _Phase.CLOSING:
+        if self._phase is not Phase.CLOSING:
             limits = self._shared.limits
             self.due = self._shared.clock() + limits.slow_client_seconds * _STEP
-            self._phase = _Phase.CLOSING
+            self._phase = Phase.CLOSING
         self._pending = b""
         self._drop_request()
         if self._down is not None:
             self._down.lost(fault)
+        elif self._last is not None:
+            last, self._last = self._last, None
+            self._shared.api.forsaken(last.answered)
 
     def _drop_request(self) -> None:
         """Forget a request that was not handed on; one that was gives its bytes back itself."""
@@ -372,7 +368,7 @@ class Connection(asyncio.Protocol):
             taken = self._sent - waiting - untaken(self._transport)
             if motion.stands_for(taken, now, 1) >= limits.slow_client_seconds:
                 self.cut(Fault.SLOW_CLIENT)
-        elif self._phase is _ANSWER:
+        elif self._phase is ANSWER:
             self._motion = None
             self.due = now + limits.slow_client_seconds * _STEP
         elif self._intake is not None:
@@ -381,16 +377,20 @@ class Connection(asyncio.Protocol):
                 self._refuse(Failure(Fault.SLOW_REQUEST))
         elif self._reader is not None and self._reader.started:
             self._refuse(Failure(Fault.SLOW_REQUEST))
-        elif self._phase is _Phase.CLOSING:
+        elif self._phase is Phase.CLOSING:
             self._transport.abort()
         elif self._idle_until == 0.0:
-            self.due = self._idle_until = now + limits.keep_alive_seconds
+            self._idle_until = now + limits.keep_alive_seconds
+            self.due = min(self._idle_until, now + DOUBT)
+        elif now < self._idle_until:
+            self._last = None
+            self.due = self._idle_until
         else:
             self._close(linger=False)
 
     def close_if_idle(self) -> None:
         """Close a connection on which no request has begun."""
-        if self._phase is _HEAD and (self._reader is None or not self._reader.started) and not self._pending:
+        if self._phase is HEAD and (self._reader is None or not self._reader.started) and not self._pending:
             self._close(linger=False)
 
     def cut(self, fault: Fault) -> None:

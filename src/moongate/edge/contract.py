@@ -33,6 +33,9 @@ class Api(Protocol):
         Called before anything was answered, also where `handle` left without an answer.
         """
 
+    def forsaken(self, answered: object) -> None:
+        """A client left just after an answer to which the API had given `answered`: it may not have it all."""
+
     def render(self, failure: Failure, head: RequestHead | None) -> tuple[Head, bytes]:
         """Write a refusal of the server's own; `head` is None where none could be read."""
 

@@ -48,6 +48,7 @@ class HttpDownstream:
         "_waiters",
         "_watcher",
         "_wire",
+        "answered",
         "gone",
         "over",
         "started",
@@ -55,6 +56,7 @@ class HttpDownstream:
 
     def __init__(self, wire: Wire, request: RequestHead | None) -> None:
         self.gone: Fault | None = None
+        self.answered: object = None
         self.started = False
         self.over = False
         """Whether the answer is finished, cut, or wanted by nobody any more."""

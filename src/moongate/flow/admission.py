@@ -3,7 +3,7 @@
 Neither limits anything yet but the number of calls at once: the interfaces are here so that limits have their place.
 """
 
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from types import TracebackType
 from typing import Final, cast
 
@@ -62,10 +62,14 @@ class Lease:
 
 
 class Admission:
-    """Counts the calls in flight against one cap. `most` None: no cap."""
+    """Counts the calls in flight against one cap. `most` None: no cap.
 
-    def __init__(self, most: int | None) -> None:
+    `give_way` ends one call that nobody listens to any more, if there is one, and says whether there was.
+    """
+
+    def __init__(self, most: int | None, give_way: Callable[[], bool]) -> None:
         self.most = most
+        self._give_way = give_way
         self.in_flight = 0
         self._seat = _Seat(self)
 
@@ -75,7 +79,7 @@ class Admission:
 
     def take(self) -> None:
         """Count one call in, or refuse it."""
-        if self.most is not None and self.in_flight >= self.most:
+        if self.most is not None and self.in_flight >= self.most and not self._give_way():
             raise refuse(Fault.GATEWAY_OVERLOADED, retry_after=1.0)
         self.in_flight += 1
 

@@ -30,7 +30,12 @@ class Watcher(Protocol):
 
 
 class Downstream(Protocol):
-    """One answer on its way to one client. Nothing here waits but `drain`; nothing raises once the client is gone."""
+    """One answer on its way to one client. Nothing here waits but `drain`; nothing raises once the client is gone.
+
+    `answered`: what the flow is told of, if the client leaves so soon after the whole answer that it may not have it.
+    """
+
+    answered: object
 
     @property
     def gone(self) -> Fault | None:

@@ -11,6 +11,7 @@ from moongate.core.replicas import Replicas
 from moongate.core.routing import Candidate, Route, following
 from moongate.core.surface import Classify, StreamReader, Surface
 from moongate.flow.admission import Admission
+from moongate.flow.drains import Drains
 from moongate.flow.flight import Flight
 from moongate.flow.ledger import Entry
 from moongate.flow.relay import PlainRelay, StreamRelay
@@ -32,10 +33,12 @@ class Exchange:
         *,
         parking: Parking,
         replicas: Replicas,
+        drains: Drains,
     ) -> None:
         self._clock = world.clock
         self._targets = targets
         self._admission = admission
+        self._drains = drains
         self._surface = surface
         self._held = held
         self._parking = parking
@@ -80,7 +83,10 @@ class Exchange:
         relay = self._relay(call, prepared.strip_usage, target, flight)
         flight.told.attempts += 1
         flight.told.model = candidate.model
+        flight.candidate = candidate
         flight.told.edits = prepared.edits
+        if self._drains.live and target.is_full:
+            self._drains.give_way(candidate.account)
         async with self._admission.lease(candidate):
             attempt = await entry.sent(candidate, prepared)
             began = self._clock()

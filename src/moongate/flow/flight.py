@@ -7,10 +7,14 @@ upstream back only while every listener is above it; without listeners it never 
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
-from moongate.core.faults import FailedError, Failure, Fault, Reach
+from moongate.core.call import Call
+from moongate.core.faults import FailedError, Failure, Fault, Reach, refuse
+from moongate.core.kept import Kept, Numbered, rest_after
+from moongate.core.routing import Candidate
+from moongate.flow.drains import Drains
 from moongate.flow.reply import Reply, Told
 from moongate.upstream.transport import Valve
 
@@ -18,6 +22,8 @@ _log = logging.getLogger("moongate.flight")
 
 HISTORY_BYTES: Final = 4 * 1024 * 1024
 """Most of a stream that is kept for listeners who attach late."""
+
+NO_SUCH_EVENT: Final = "The Last-Event-ID is of no event that can be continued; leave it out to start anew."
 
 
 class Listener:
@@ -42,24 +48,46 @@ class Listener:
         self.reply.down.watch(None)
 
 
+class Follower(Listener):
+    """A listener that did not open the flight: its call waits for `landed`."""
+
+    __slots__ = ("landed",)
+
+    def __init__(self, flight: "Flight", reply: Reply, landed: "asyncio.Future[None]") -> None:
+        super().__init__(flight, reply)
+        self.landed = landed
+
+    def land(self) -> None:
+        """Let its call end."""
+        super().land()
+        if not self.landed.done():
+            self.landed.set_result(None)
+
+
 class Flight:
     """An exchange under way, in the task that opened it: that task outlives its caller.
 
-    `keep`: hold the stream's history (at most 4 MB), so that a later listener can have it from the start.
+    `keeps`: what it brings is to be kept for a retry, once it has landed. `drains`: nobody listens, and it is read to
+    its end all the same. `candidate` is where the attempt under way went.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, keep: bool = False) -> None:
+    keeps = False
+    drains = False
+    candidate: Candidate | None = None
+    _ended = False
+    _body: bytes | None = None
+
+    def __init__(self, flights: "Flights", call: Call) -> None:
+        self.call = call
         self.told = Told()
         self.valve: Valve | None = None
         self.cut_by: Fault | None = None
         self.listeners: list[Listener] = []
-        self._loop = loop
-        self._task = asyncio.current_task(loop)
+        self._flights = flights
+        self._task = asyncio.current_task(flights.loop)
         self._started = False
         self._landed = False
         self._paused = False
-        self._history: list[bytes] | None = [] if keep else None
-        self._kept = 0
 
     async def fly(self, exchange: "Awaitable[Failure | None]") -> None:
         """Let the exchange run and see every listener to its end.
@@ -90,40 +118,77 @@ class Flight:
             listener.land()
         self.listeners.clear()
 
-    def join(self, reply: Reply) -> Listener:
-        """Add a listener; it gets the stream from its start or not at all.
-
-        Raises FailedError `idempotency_in_progress` where the start is no longer kept.
-        """
+    def join(self, reply: Reply) -> None:
+        """Add the first listener."""
         listener = Listener(self, reply)
-        if self._started:
-            if self._history is None:
-                raise FailedError(Failure(Fault.IDEMPOTENCY_IN_PROGRESS, retry_after=1.0))
-            reply.start(self.told)
-            for piece in self._history:
-                reply.write(piece)
         self.listeners.append(listener)
-        reply.down.watch(listener)
-        if reply.down.gone is not None:
+        down = reply.down
+        down.watch(listener)
+        if down.gone is not None:
             self.leave(listener)
-        return listener
+
+    def can_be_followed(self) -> bool:
+        """Whether one more listener could have the answer from its start."""
+        return self.cut_by is None and not self._started
+
+    def follow(self, reply: Reply, last_event_id: str = "") -> "asyncio.Future[None]":
+        """Add a listener late; it gets a stream from its start, or after the event with this id, or not at all.
+
+        The future is done when the flight has no more for it. Raises FailedError: `idempotency_in_progress` where the
+        start is no longer there, `idempotency_expired` where there is no such event.
+        """
+        if self.cut_by is not None:
+            raise refuse(Fault.IDEMPOTENCY_IN_PROGRESS, retry_after=1.0)
+        missed = self._missed(last_event_id)
+        if self.drains:
+            self.drains = False
+            self._flights.drains.end(self)
+        if self._started:
+            reply.start(self.told)
+            if missed:
+                reply.write(missed)
+        follower = Follower(self, reply, self._flights.loop.create_future())
+        if self._ended:
+            reply.end()
+            follower.land()
+        else:
+            self.listeners.append(follower)
+            reply.down.watch(follower)
+            if reply.down.gone is not None:
+                self.leave(follower)
+        return follower.landed
+
+    def _missed(self, last_event_id: str) -> bytes:
+        if self._started:
+            raise refuse(Fault.IDEMPOTENCY_IN_PROGRESS, retry_after=1.0)
+        if last_event_id:
+            raise refuse(Fault.IDEMPOTENCY_EXPIRED, NO_SUCH_EVENT)
+        return b""
 
     def leave(self, listener: Listener) -> None:
-        """Take a listener away; the last one to leave ends the exchange (policy `cancel`)."""
+        """Take a listener away; what becomes of the exchange when the last one leaves is the route's policy."""
         if listener in self.listeners:
             self.listeners.remove(listener)
             listener.land()
             if self.listeners:
                 self._balance()
             elif not listener.reply.ended:
-                self.cut(listener.reply.down.gone or Fault.CLIENT_CLOSED)
+                self._abandon(listener.reply.down.gone or Fault.CLIENT_CLOSED)
+
+    def _abandon(self, fault: Fault) -> None:
+        """Nobody listens any more. What was not sent yet is not sent: nothing was paid that a retry could want."""
+        if self.valve is None or self._landed or not self._flights.drains.take(self):
+            self.cut(fault)
+        else:
+            self.drains = self.keeps = True
+            self.release()
 
     def cut(self, fault: Fault) -> None:
         """End the exchange now, in whichever phase it is; what was delivered stays delivered."""
         if self.cut_by is None and not self._landed:
             self.cut_by = fault
             # in the next turn: whoever asks may be this flight's own task, or a callback of its exchange
-            self._loop.call_soon(self._strike, fault)
+            self._flights.loop.call_soon(self._strike, fault)
 
     def _strike(self, fault: Fault) -> None:
         if self.valve is not None:
@@ -142,8 +207,6 @@ class Flight:
         listeners = self.listeners
         for listener in listeners:
             listener.reply.write(data)
-        if self._history is not None:
-            self._remember(data)
         if len(listeners) == 1:
             if not listeners[0].reply.down.ready:
                 self._hold()
@@ -152,6 +215,7 @@ class Flight:
 
     def end(self) -> None:
         """End the stream cleanly for every listener."""
+        self._ended = True
         for listener in self.listeners:
             listener.reply.end()
 
@@ -159,6 +223,16 @@ class Flight:
         """Give every listener the whole plain answer."""
         for listener in self.listeners:
             listener.reply.respond(self.told, body)
+        if self.keeps:
+            self._body = body
+
+    def kept(self) -> Kept | None:
+        """What a retry may be given, now that it has landed; None: nothing that could be given whole."""
+        return None if self._body is None else self._kept(self._body, stream=False)
+
+    def _kept(self, body: bytes, *, stream: bool) -> Kept:
+        told = self.told
+        return Kept(body, stream, told.model, list(told.edits), told.attempts)
 
     def release(self) -> None:
         """Read on: some listener has room again."""
@@ -178,26 +252,90 @@ class Flight:
         else:
             self._hold()
 
-    def _remember(self, data: bytes) -> None:
-        assert self._history is not None
-        self._kept += len(data)
-        if self._kept > HISTORY_BYTES:
-            self._history = None
-        else:
-            self._history.append(data)
+
+class KeptFlight(Flight):
+    """A flight whose stream is kept, at most 4 MB of it, for listeners who come late and for retries after its end.
+
+    `numbered`: each event gets an id, by which a client can say how much it has.
+    """
+
+    keeps = True
+    _failure: Failure | None = None
+
+    def __init__(self, flights: "Flights", call: Call, *, numbered: bool) -> None:
+        super().__init__(flights, call)
+        self._numbered = Numbered(call.call_id) if numbered else None
+        self._history: list[bytes] | None = []
+        self._size = 0
+
+    def can_be_followed(self) -> bool:
+        """As in `Flight`; also later, as long as the whole stream is there."""
+        return self.cut_by is None and self._history is not None
+
+    def write(self, data: bytes) -> None:
+        """As in `Flight`, and keep it."""
+        if self._numbered is not None:
+            data = self._numbered.mark(data)
+        super().write(data)
+        if self._history is not None:
+            self._size += len(data)
+            if self._size > HISTORY_BYTES:
+                self._history = None
+            else:
+                self._history.append(data)
+
+    def kept(self) -> Kept | None:
+        """As in `Flight`; a stream that broke is what came of it, and why it broke."""
+        if not self._started:
+            return super().kept()
+        if self._history is None or self.cut_by in (Fault.CLIENT_CLOSED, Fault.SLOW_CLIENT):
+            return None
+        kept = self._kept(b"".join(self._history), stream=True)
+        if self._failure is not None:
+            kept.broken_by, kept.phase = self._failure.fault.value, self._failure.phase
+        return kept
+
+    def _land(self, failure: Failure | None) -> None:
+        self._failure = failure
+        super()._land(failure)
+
+    def _missed(self, last_event_id: str) -> bytes:
+        if self._history is None:
+            raise refuse(Fault.IDEMPOTENCY_IN_PROGRESS, retry_after=1.0)
+        if len(self._history) > 1:
+            self._history[:] = [b"".join(self._history)]
+        history = self._history[0] if self._history else b""
+        if not last_event_id:
+            return history
+        missed = rest_after(history, self.call.call_id, last_event_id)
+        if missed is None:
+            raise refuse(Fault.IDEMPOTENCY_EXPIRED, NO_SUCH_EVENT)
+        return missed
 
 
 class Flights:
-    """Every flight of this process; empty at rest."""
+    """Every flight of this process; empty at rest.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    `on_keyed` is told of each that opens for a call with a key, `on_kept` of each that landed with an answer to keep.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, drains: Drains) -> None:
         self.live: set[Flight] = set()
-        self._loop = loop
+        self.loop = loop
+        self.drains = drains
+        self.on_kept: Callable[[Flight], None] = _nobody
+        self.on_keyed: Callable[[Flight], None] = _nobody
         self._resting: asyncio.Future[None] | None = None
 
     def open(self, reply: Reply) -> Flight:
         """Open a flight with its first listener; whoever opens it closes it."""
-        flight = Flight(self._loop)
+        call = reply.call
+        if call.idempotency_key or (call.stream and call.route in self.drains.keep_streams):
+            flight: Flight = KeptFlight(self, call, numbered=bool(call.idempotency_key))
+            if call.idempotency_key:
+                self.on_keyed(flight)
+        else:
+            flight = Flight(self, call)
         self.live.add(flight)
         flight.join(reply)
         return flight
@@ -205,13 +343,16 @@ class Flights:
     def close(self, flight: Flight) -> None:
         """It has landed, whoever is still there."""
         self.live.discard(flight)
+        if flight.keeps:
+            self.drains.end(flight)
+            self.on_kept(flight)
         if self._resting is not None and not self.live and not self._resting.done():
             self._resting.set_result(None)
 
     async def rest(self, seconds: float) -> int:
         """Wait until no flight is live, at most so long; returns how many are."""
         if self.live:
-            self._resting = self._loop.create_future()
+            self._resting = self.loop.create_future()
             await asyncio.wait((self._resting,), timeout=seconds)
         return len(self.live)
 
@@ -219,3 +360,7 @@ class Flights:
         """End every flight, for a shutdown whose grace is over."""
         for flight in list(self.live):
             flight.cut(fault)
+
+
+def _nobody(_flight: Flight) -> None:
+    """Nobody wants to know."""

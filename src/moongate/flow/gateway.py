@@ -16,8 +16,9 @@ from moongate.flow.admission import Admission
 from moongate.flow.downstream import Downstream
 from moongate.flow.exchange import Exchange
 from moongate.flow.flight import Flights
+from moongate.flow.idempotency import Idempotency
 from moongate.flow.ledger import Ledger
-from moongate.flow.reply import Reply
+from moongate.flow.reply import Repeating, Reply
 from moongate.upstream.transport import Timeouts
 
 _LAST_SECONDS: Final = 5.0
@@ -40,6 +41,7 @@ class Gateway:
         surface: Surface,
         admission: Admission,
         flights: Flights,
+        idempotency: Idempotency,
         exchange: Exchange,
         ledger: Ledger,
         routes: Mapping[str, Route],
@@ -48,7 +50,9 @@ class Gateway:
         self.surface = surface
         self.admission = admission
         self.flights = flights
+        self.idempotency = idempotency
         self.ledger = ledger
+        ledger.remember = idempotency.remember
         self._exchange = exchange
         self._routes = routes
         self._times = times
@@ -56,11 +60,16 @@ class Gateway:
 
     async def handle(self, call: Call, down: Downstream) -> None:
         """Answer one call. Returns when the answer has ended, the upstream is let go and the record is closed."""
-        reply = Reply(call, self.surface, down)
+        again = None
+        if call.idempotency_key or call.retry_count > 0:
+            again = Repeating(call, self.surface, down)
+        reply = again or Reply(call, self.surface, down)
         with self.ledger.open(call, reply) as entry:
             try:
                 if self._draining:
                     raise refuse(Fault.GATEWAY_DRAINING, retry_after=1.0)
+                if again is not None and await self.idempotency.answers(call, again, entry.record):
+                    return
                 times = self._times[call.route]
                 timeouts = times.stream if call.stream else times.plain
                 async with self.admission.enter(call):

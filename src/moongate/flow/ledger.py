@@ -9,7 +9,7 @@ from typing import Self
 from moongate.core.call import Call
 from moongate.core.charging import charge, counted, sum_up
 from moongate.core.estimate import prompt_tokens
-from moongate.core.faults import FailedError, Failure, Fault, Park
+from moongate.core.faults import FACTS, FailedError, Failure, Fault, Park, Reach
 from moongate.core.ledger import OPEN, Event, State, step
 from moongate.core.pricing import PriceTable, cost
 from moongate.core.record import (
@@ -28,10 +28,13 @@ from moongate.flow.reply import Reply
 from moongate.store.frames import Kind
 from moongate.store.journal import Journal, JournalError
 from moongate.upstream.target import Prepared, Target
-from moongate.upstream.transport import Ended, Headers
+from moongate.upstream.transport import Ended, Headers, Phase
 from moongate.world import World
 
 _log = logging.getLogger("moongate.ledger")
+
+Remember = Callable[[Call, CallRecord, Failure | None], None]
+"""Takes the record of a call with a key, or of one that failed or was left, before it is written."""
 
 Observe = Callable[[CallRecord], None]
 """Takes every closed record: metrics and the access log are such views."""
@@ -49,6 +52,7 @@ class Ledger:
         self.slot = slot
         self.owner = owner
         self.open_calls = 0
+        self.remember: Remember | None = None
         self._observe = observe
 
     def open(self, call: Call, reply: Reply) -> "Entry":
@@ -104,6 +108,8 @@ class Entry:
         if error is not None and self._reply.failure is None:
             self._reply.fail(Failure(Fault.GATEWAY_ERROR, detail=repr(error)))
         self._end()
+        if (self.record.code or self._call.idempotency_key) and self._ledger.remember is not None:
+            self._ledger.remember(self._call, self.record, self._reply.failure)
         self._ledger.close(self.record)
 
     async def sent(self, candidate: Candidate, prepared: Prepared) -> AttemptRecord:
@@ -127,14 +133,22 @@ class Entry:
             await self._ledger.journal.append_with_others(Kind.SENT, encode(self.record))
             if self._ledger.journal.syncs:
                 await self._ledger.journal.durable()
+        except asyncio.CancelledError:
+            self._withdraw(attempt)
+            raise
         except JournalError as error:
             self.record.attempts = attempts
             failure = Failure(Fault.LEDGER_UNAVAILABLE, retry_after=5.0, detail=str(error))
             raise FailedError(failure) from error
-        except asyncio.CancelledError:  # the journal may hold it, but nothing was sent: its end will say so
-            self.record.attempts = attempts
-            raise
         return attempt
+
+    def _withdraw(self, attempt: AttemptRecord) -> None:
+        """It was cut while its word was on its way to the journal, where it may be by now: nothing was sent."""
+        fault = self._reply.down.gone or Fault.GATEWAY_DRAINING
+        attempt.state = step(State.SENT, Event.RELEASE)
+        attempt.reach, attempt.phase = Reach.NOTHING_SENT.label, Phase.CONNECT.value
+        attempt.cause, attempt.code = fault.value, FACTS[fault].code
+        attempt.ended = 0.0
 
     def settle(
         self,
@@ -216,7 +230,8 @@ class Entry:
         record.delivered_bytes = reply.delivered
         gone = reply.down.gone if not reply.reached else None
         failure = Failure(gone) if gone is not None else reply.failure
-        record.outcome = _outcome(record, failure, delivered=reply.delivered > 0)
+        if not record.outcome:
+            record.outcome = _outcome(record, failure, delivered=reply.delivered > 0)
         if failure is not None:
             facts = failure.rule.facts
             record.cause, record.code, record.phase = failure.fault.value, facts.code, failure.phase
@@ -251,4 +266,4 @@ def _outcome(record: CallRecord, failure: Failure | None, *, delivered: bool) ->
         return Outcome.ABANDONED
     if delivered:
         return Outcome.TRUNCATED
-    return Outcome.FAILED if record.attempts else Outcome.REFUSED
+    return Outcome.FAILED if record.attempts or record.collapsed_with else Outcome.REFUSED

@@ -25,15 +25,22 @@ class Told:
         self.edits: Sequence[str] = ()
 
 
+_REPLAYED = b"Idempotent-Replayed: true\r\n"
+
+
 class Reply:
     """One call's answer. After `start` or `respond` there is no other; a failure then ends the stream in-band.
 
     `delivered` counts body bytes handed over, `status` is what the client was told (0: nothing yet), `failure` is
     set where the client was told of one, `ended` says that the client has all it will get, and `reached` that it was
-    still there to take the end.
+    still there to take the end. `told` and `body` are there for a while after a whole plain answer to an SDK.
     """
 
-    __slots__ = ("_surface", "call", "delivered", "down", "ended", "failure", "reached", "status")
+    # fmt: off
+    __slots__ = (
+        "_surface", "body", "call", "delivered", "down", "ended", "failure", "reached", "status", "told",
+    )
+    # fmt: on
 
     def __init__(self, call: Call, surface: Surface, down: Downstream) -> None:
         self.call = call
@@ -66,6 +73,9 @@ class Reply:
         self.status = 200
         self._finish()
         self.delivered = len(body)
+        if self.call.retry_count >= 0:  # an SDK, that comes back for what it did not get
+            self.told, self.body = told, body
+            self.down.answered = self
         self.down.respond(Head(200, _JSON + self._lines(told)), body)
 
     def fail(self, failure: Failure, told: Told | None = None) -> None:
@@ -97,3 +107,17 @@ class Reply:
         if told.edits:
             lines += f"X-Moongate-Edits: {', '.join(told.edits)}\r\n"
         return lines.encode("ascii")
+
+
+class Repeating(Reply):
+    """The answer to a call that may have been made before. `repeats`: it is another call's answer."""
+
+    __slots__ = ("repeats",)
+
+    def __init__(self, call: Call, surface: Surface, down: Downstream) -> None:
+        super().__init__(call, surface, down)
+        self.repeats = False
+
+    def _lines(self, told: Told) -> bytes:
+        lines = super()._lines(told)
+        return lines + _REPLAYED if self.repeats else lines

@@ -96,6 +96,9 @@ FAMILIES: Final[tuple[Family, ...]] = (
         ("fault",),
     ),
     Family("moongate_in_flight", _G, "Calls that run now."),
+    Family(
+        "moongate_drains", _G, "Of these, calls that are read to their end although their caller has left."
+    ),
     Family("moongate_connections", _G, "Connections of callers that are open now."),
     Family(
         "moongate_drain_cut_total", _C, "Calls that a draining worker ended because its grace time was over."
@@ -272,6 +275,7 @@ class CallMetrics:
         self._targets = frozenset(targets)
         self.cells = Cells()
         self.in_flight = self.cells.cell("moongate_in_flight")
+        self.drains = self.cells.cell("moongate_drains")
         self.connections = self.cells.cell("moongate_connections")
         self.journal_bytes = self.cells.cell("moongate_journal_bytes_total")
         self.journal_unwritable = self.cells.cell("moongate_journal_unwritable")

@@ -56,6 +56,12 @@ class Target:
         self._path = f"{settings.url.path}/chat/completions".encode("ascii")
         self._key = "" if settings.key is None else settings.key.text
         self._id_headers = id_headers
+        self._most = settings.connections
+
+    @property
+    def is_full(self) -> bool:
+        """Whether one more exchange would have to wait for a connection."""
+        return self.transport.in_use >= self._most
 
     @classmethod
     def build(cls, name: str, settings: Settings, world: World, names: Names) -> "Target":
