@@ -67,7 +67,6 @@ class App:
         self._shown: dict[str, str] = {}
         self._ill: OSError | None = None
         self._lost = 0
-        trusted = Trusted(settings.edge.trusted)
         self._settings = settings
         self._wall = world.wall
         self._measured = CallMetrics(settings.routes, settings.targets, EDITS)
@@ -93,32 +92,12 @@ class App:
             admission=self._admission,
             flights=flights,
             idempotency=self._idempotency,
-            exchange=Exchange(
-                world,
-                self._targets,
-                self._admission,
-                surface,
-                held,
-                drains=drains,
-                parking=self._parking,
-                replicas=self._replicas,
-            ),
+            exchange=self._exchange(world, surface, held, drains),
             ledger=Ledger(world, self._journal, prices_of(settings), _all(views), slot=slot, owner=owner),
             routes={name: _route(name, route, settings, day) for name, route in settings.routes.items()},
             times={name: _times(route) for name, route in settings.routes.items()},
         )
-        self._api = Api(
-            world=world,
-            gateway=self._gateway,
-            surface=surface,
-            models=_models(settings.routes, int(world.wall())),
-            deadlines={name: route.timeouts.total for name, route in settings.routes.items()},
-            trusts=_trusts(settings.edge.trusted),
-            on_loopback=_is_loopback(settings.listen.host),
-            may_see=trusted.may_see,
-            refused=self._refused,
-        )
-        self._api.checks = self._shown
+        self._api = self._open_api(world, surface)
         self._server = Server(self._api, _limits(settings), held, world.clock, world.wall)
         self.set_control(control)
 
@@ -215,6 +194,34 @@ class App:
         self._recall.close()
         if self._log is not None:
             self._log.close()
+
+    def _exchange(self, world: World, surface: ChatCompletions, held: Held, drains: Drains) -> Exchange:
+        return Exchange(
+            world,
+            self._targets,
+            self._admission,
+            surface,
+            held,
+            drains=drains,
+            parking=self._parking,
+            replicas=self._replicas,
+        )
+
+    def _open_api(self, world: World, surface: ChatCompletions) -> Api:
+        settings = self._settings
+        api = Api(
+            world=world,
+            gateway=self._gateway,
+            surface=surface,
+            models=_models(settings.routes, int(world.wall())),
+            deadlines={name: route.timeouts.total for name, route in settings.routes.items()},
+            trusts=_trusts(settings.edge.trusted),
+            on_loopback=_is_loopback(settings.listen.host),
+            may_see=Trusted(settings.edge.trusted).may_see,
+            refused=self._refused,
+        )
+        api.checks = self._shown
+        return api
 
     def _open_journal(self, owner: str, world: World, slot: int) -> Journal:
         ledger = self._settings.ledger

@@ -42,7 +42,8 @@ def test_without_descriptors_new_clients_are_told_and_nothing_spins(loop: str) -
             sock.setblocking(False)
             soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
             eaten = []
-            resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+            highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 100, hard))
             try:
                 with suppress(OSError):
                     while True:

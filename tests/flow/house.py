@@ -6,7 +6,7 @@ Ours: the transport (network border), the downstream (network border), the world
 
 import asyncio
 import selectors
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -160,6 +160,20 @@ def _settings(name: str, dialect: Dialect, connections: int) -> TargetSettings:
     return TargetSettings(Url("http", name, 80, "/v1"), dialect=dialect, connections=connections)
 
 
+def _target(name: str, settings: TargetSettings, transport: Scripted, world: PlayedWorld) -> Target:
+    return Target(name, settings, ("X-Request-Id",), transport, world.wall)
+
+
+def _ledger(world: PlayedWorld, journal: Journal, records: list[CallRecord]) -> Ledger:
+    return Ledger(world, journal, PriceTable(PRICES), records.append, slot=0, owner="owner")
+
+
+def _routes(targets: Iterable[str]) -> dict[str, Route]:
+    """Two routes over all targets in order; `twice` may pay twice."""
+    plan = tuple(Candidate(name, name, "kimi-k2.5") for name in targets)
+    return {"kimi-k2.5": Route("kimi-k2.5", plan, 3, False), "twice": Route("twice", plan, 3, True)}
+
+
 class House:
     """A gateway over scripted upstreams; `records` are the closed ones, in order. Made on a running loop."""
 
@@ -180,13 +194,13 @@ class House:
         self._journals = folder / "journal"
         self.journal = Journal.open(self._journals, "owner", loop=loop, clock=self.world.clock)
         self.upstreams = {name: Scripted(played) for name, played in acts.items()}
-        wall = self.world.wall
         targets = {
-            name: Target(name, _settings(name, dialect, connections), ("X-Request-Id",), transport, wall)
+            name: _target(name, _settings(name, dialect, connections), transport, self.world)
             for name, transport in self.upstreams.items()
         }
-        policies: dict[str, Policy] = {"kimi-k2.5": on_abandon, "twice": on_abandon}
-        self.drains = Drains(Bounds(dict.fromkeys(acts, concurrency), policies))
+        self.drains = Drains(
+            Bounds(dict.fromkeys(acts, concurrency), dict.fromkeys(("kimi-k2.5", "twice"), on_abandon))
+        )
         self.flights = Flights(loop, self.drains)
         admission = Admission(most, self.drains.give_way)
         self.held = Held(1 << 20)
@@ -209,13 +223,8 @@ class House:
                 parking=self.parking,
                 replicas=self.replicas,
             ),
-            ledger=Ledger(
-                self.world, self.journal, PriceTable(PRICES), self.records.append, slot=0, owner="owner"
-            ),
-            routes={
-                "kimi-k2.5": Route("kimi-k2.5", tuple(Candidate(n, n, "kimi-k2.5") for n in acts), 3, False),
-                "twice": Route("twice", tuple(Candidate(n, n, "kimi-k2.5") for n in acts), 3, True),
-            },
+            ledger=_ledger(self.world, self.journal, self.records),
+            routes=_routes(acts),
             times=dict.fromkeys(("kimi-k2.5", "twice"), RouteTimes(Timeouts(), Timeouts())),
         )
 

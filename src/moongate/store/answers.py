@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import sqlite3
+import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
@@ -72,16 +73,13 @@ def _write_key(path: Path) -> None:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 - its import costs 50 ms
 
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    draft = path.with_suffix(f".{os.getpid()}")
-    file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    file, draft = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)  # nobody else's to read
     try:
         os.write(file, AESGCM.generate_key(_KEY * 8))
-    finally:
-        os.close(file)
-    try:
         os.link(draft, path)
     finally:
-        draft.unlink()
+        os.close(file)
+        os.unlink(draft)
 
 
 class Seal:

@@ -69,7 +69,10 @@ class Database:
         db = sqlite3.connect(self.path, timeout=self._patience, isolation_level=None, check_same_thread=False)
         try:
             db.execute("PRAGMA page_size = 8192")  # of a new file: half as many pages to sum up and write
-            db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of a new file: `give_back` needs it
+            if not db.execute("PRAGMA page_count").fetchone()[
+                0
+            ]:  # once it has pages this would wait for writers
+                db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # `give_back` needs it
             db.execute("PRAGMA journal_size_limit = 67108864")
             db.execute("PRAGMA wal_autocheckpoint = 2000")
             db.execute("PRAGMA journal_mode = WAL")
