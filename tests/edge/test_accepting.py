@@ -5,6 +5,7 @@ import os
 import resource
 import socket
 from contextlib import suppress
+from pathlib import Path
 
 from moongate.core.faults import Fault
 from tests.edge.test_server import GET, LOOPS
@@ -42,7 +43,7 @@ def test_without_descriptors_new_clients_are_told_and_nothing_spins(loop: str) -
             sock.setblocking(False)
             soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
             eaten = []
-            highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+            highest = max(int(each.name) for each in Path("/proc/self/fd").iterdir())
             resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 100, hard))
             try:
                 with suppress(OSError):

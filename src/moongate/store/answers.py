@@ -79,7 +79,7 @@ def _write_key(path: Path) -> None:
         os.link(draft, path)
     finally:
         os.close(file)
-        os.unlink(draft)
+        Path(draft).unlink()
 
 
 class Seal:
