@@ -24,6 +24,8 @@ LIMITS = {
 }
 """Figures with a promised value of their own."""
 RELATIVE = ("us_a_call", "us_a_chunk")
+AGAINST_HTTP1 = ("plain 2 KB over TLS, 64 in flight", "us_a_call", 1.5)
+"""What HTTP/2 upstream may cost, as a ratio to HTTP/1.1 in the same run."""
 LATENCY = ("time to first byte, 200 calls/s", "added_p99_ms", 10.0)
 """Judged as the difference to nginx within a repetition, and only on a quiet machine."""
 
@@ -78,6 +80,11 @@ def missed(
             reached = medians.get(scenario, {}).get(subject, {}).get(name)
             if reached is not None and reached > limit:
                 bad.append(f"{scenario}: {name} is {reached:.2f}, the bar is {limit}")
+    scenario, name, limit = AGAINST_HTTP1
+    seen = medians.get(scenario, {})
+    if f"{subject} http2" in seen and seen[f"{subject} http2"][name] > limit * seen[subject][name]:
+        reached = seen[f"{subject} http2"][name] / seen[subject][name]
+        bad.append(f"{scenario}: HTTP/2 takes {reached:.2f} times the CPU of HTTP/1.1, the bar is {limit}")
     scenario, name, limit = LATENCY
     added = medians.get(scenario, {}).get(subject, {}).get("over_nginx_p99_ms")
     if added is not None and added > limit and quiet:

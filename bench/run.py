@@ -20,7 +20,7 @@ from pathlib import Path
 import machine
 import report
 from scenarios import SCENARIOS, Figures, Scenario
-from subjects import GATEWAY, HERE, Subject, gateway, peer, yardstick
+from subjects import GATEWAY, HERE, Subject, gateway, over_http2, peer, yardstick
 
 
 def measured(
@@ -31,7 +31,7 @@ def measured(
     failures: dict[tuple[str, str], str] = {}
     for repetition in range(repetitions):
         for scenario in scenarios:
-            for subject in subjects if repetition < scenario.most else ():
+            for subject in standing(subjects, scenario) if repetition < scenario.most else ():
                 where = (scenario.name, subject.name)
                 if where in failures:
                     continue
@@ -46,6 +46,13 @@ def measured(
                 shown = " · ".join(report.cell(name, value) for name, value in figures.items())
                 print(f"{repetition + 1}/{repetitions} {', '.join(where)}: {shown}", file=sys.stderr)
     return runs, list(failures.values())
+
+
+def standing(subjects: list[Subject], scenario: Scenario) -> list[Subject]:
+    """Who is measured in a scenario: over TLS the gateway in both protocols."""
+    if not scenario.over_tls:
+        return subjects
+    return [*subjects, *(over_http2(subject) for subject in subjects if "moongate.yaml" in subject.files)]
 
 
 def once(scenario: Scenario, subject: Subject, seconds: float) -> Figures:

@@ -16,6 +16,7 @@ from typing import Any
 
 import machine
 from subjects import HERE, Running, Subject, plain_upstream, running, stream_upstream
+from tls import write_certificate
 
 Figures = dict[str, float]
 SETTLE_SECONDS = 0.3
@@ -23,11 +24,15 @@ SETTLE_SECONDS = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One way of loading. `measure(subject, folder, seconds)`; `most`: repetitions that are enough for it."""
+    """One way of loading. `measure(subject, folder, seconds)`; `most`: repetitions that are enough for it.
+
+    `over_tls`: the upstream speaks TLS, and the gateway is measured with HTTP/2 as well.
+    """
 
     name: str
     measure: Callable[[Subject, Path, float], Figures]
     most: int = 3
+    over_tls: bool = False
 
 
 def wrk(subject: Running, seconds: float, in_flight: int, *args: str) -> dict[str, Any]:
@@ -59,15 +64,16 @@ def wrk(subject: Running, seconds: float, in_flight: int, *args: str) -> dict[st
 
 
 def plain(
-    in_flight: int, size: int, kind: str = "unique", connection: str = "keep"
+    in_flight: int, size: int, kind: str = "unique", connection: str = "keep", *, over_tls: bool = False
 ) -> Callable[..., Figures]:
     """Plain calls of `size` bytes, `in_flight` at a time."""
 
     def measure(subject: Subject, folder: Path, seconds: float) -> Figures:
         args = (str(size), kind, connection)
+        certificate = write_certificate(folder) if over_tls else None
         with (
-            plain_upstream(folder / "upstream") as upstream,
-            running(subject, upstream, folder / "subject") as server,
+            plain_upstream(folder / "upstream", certificate) as upstream,
+            running(subject, upstream, folder / "subject", certificate) as server,
         ):
             wrk(server, 1, in_flight, *args)
             before = server.cpu()
@@ -252,6 +258,7 @@ SCENARIOS = [
     Scenario("plain 2 KB, 64 in flight", plain(64, 2048)),
     Scenario("plain 2 KB, 200 in flight", plain(200, 2048)),
     Scenario("plain 2 KB, equal bodies, 64 in flight", plain(64, 2048, "equal")),
+    Scenario("plain 2 KB over TLS, 64 in flight", plain(64, 2048, over_tls=True), over_tls=True),
     Scenario("plain 64 KB, 1 in flight", plain(1, 65536)),
     Scenario("plain 64 KB, 64 in flight", plain(64, 65536)),
     Scenario("plain 64 KB, 200 in flight", plain(200, 65536)),

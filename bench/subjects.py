@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import machine
@@ -30,7 +30,7 @@ admin: {{listen: "127.0.0.1:{admin}"}}
 state: {dir}/state
 run: {dir}/run
 targets:
-  bench: {{url: "http://127.0.0.1:{upstream}/v1", dialect: moonshot, connections: 8192}}
+  bench: {{url: "{scheme}://127.0.0.1:{upstream}/v1", dialect: moonshot, connections: 8192{trust}}}
 routes:
   {model}: {{targets: [bench]}}
 log: {{access: {dir}/access.log}}
@@ -52,14 +52,14 @@ PROXY = """
   server {{
     listen 127.0.0.1:{port} backlog=4096;
     location / {{
-      proxy_pass http://up; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off;
+      proxy_pass {scheme}://up; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off;
       proxy_buffer_size 16k; proxy_buffers 16 16k; proxy_busy_buffers_size 32k; proxy_read_timeout 600s;
     }}
   }}
 """
 ANSWERS = """
   server {{
-    listen 127.0.0.1:{port} backlog=4096; default_type application/json;
+    listen 127.0.0.1:{port} backlog=4096{secure}; default_type application/json;
     location / {{ return 200 '{answer}'; }}
   }}
 """
@@ -138,6 +138,12 @@ def gateway(command: str = GATEWAY) -> Subject:
     )
 
 
+def over_http2(subject: Subject) -> Subject:
+    """Make the same gateway with HTTP/2 spoken upstream, for the scenarios over TLS."""
+    settings = SETTINGS.replace("{trust}", "{trust}, protocol: http2")
+    return replace(subject, name=f"{subject.name} http2", files={"moongate.yaml": settings})
+
+
 def peer(text: str) -> Subject:
     """NAME=COMMAND from the command line; the command holds {port} and {upstream}."""
     name, _, command = text.partition("=")
@@ -190,8 +196,13 @@ def wait_ready(process: subprocess.Popen[bytes], port: int, path: str, log: Path
 
 
 @contextlib.contextmanager
-def running(subject: Subject, upstream: int, folder: Path) -> Iterator[Running]:
-    """Configure and start a subject in front of an upstream's port, pinned to the measured core."""
+def running(
+    subject: Subject, upstream: int, folder: Path, certificate: Path | None = None
+) -> Iterator[Running]:
+    """Configure and start a subject in front of an upstream's port, pinned to the measured core.
+
+    `certificate`: the upstream is spoken to over TLS, and this is what it shows.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     port = free_port()
     places = {
@@ -200,6 +211,8 @@ def running(subject: Subject, upstream: int, folder: Path) -> Iterator[Running]:
         "port": port,
         "admin": free_port(),
         "upstream": upstream,
+        "scheme": "http" if certificate is None else "https",
+        "trust": "" if certificate is None else f", ca_file: {certificate}",
     }
     for name, template in subject.files.items():
         (folder / name).write_text(template.format(**places, model=MODEL))
@@ -218,15 +231,21 @@ def running(subject: Subject, upstream: int, folder: Path) -> Iterator[Running]:
 
 
 @contextlib.contextmanager
-def plain_upstream(folder: Path) -> Iterator[int]:
-    """Run an nginx that answers every request with the same completion of 0.9 KB; gives its port."""
+def plain_upstream(folder: Path, certificate: Path | None = None) -> Iterator[int]:
+    """Run an nginx that answers every request with the same completion of 0.9 KB; gives its port.
+
+    With a certificate it speaks HTTP/1.1 or HTTP/2 over TLS, as the client likes.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     port = free_port()
-    http_part = ANSWERS.format(port=port, answer=ANSWER)
+    secure = ""
+    if certificate is not None:
+        secure = f" ssl http2; ssl_certificate {certificate}; ssl_certificate_key {certificate}"
+    http_part = ANSWERS.format(port=port, answer=ANSWER, secure=secure)
     (folder / "nginx.conf").write_text(NGINX.format(dir=folder, http=http_part))
     log = folder / "output.log"
     with spawned(shlex.split(nginx_command(str(folder))), machine.two_cores()[1], log) as process:
-        wait_ready(process, port, "/", log)
+        wait_ready(process, port, "/" if certificate is None else "", log)
         yield port
 
 

@@ -19,6 +19,7 @@ compile() { # compile LOCK SOURCE...
 compile requirements.lock pyproject.toml
 compile requirements-answers.lock pyproject.toml --extra answers --constraints requirements.lock
 compile requirements-tls.lock pyproject.toml --extra tls --constraints requirements.lock
+compile requirements-http2.lock pyproject.toml --extra http2 --constraints requirements.lock
 compile requirements-plots.lock pyproject.toml --extra plots --constraints requirements.lock
 compile requirements-dev.lock pyproject.toml --all-extras --group dev --constraints requirements.lock
 sed -n 's/^requires = \["\(setuptools[^"]*\)"\]$/\1/p' pyproject.toml >requirements-build.in

@@ -164,6 +164,7 @@ class App:
         self._measured.drains.set(len(self._gateway.flights.drains.live))
         self._measured.connections.set(self._server.connections)
         for name, target in self._targets.items():
+            self._measured.fell_back(name, target.alpn_fallbacks)
             if (place := target.place) is not None:
                 self._measured.dialed(
                     name, stale=place.stale, changes=place.changes, races=place.races, refused=place.refused

@@ -262,3 +262,20 @@ def test_anything_is_settings_or_mistakes(tree: dict[str, object], flags: dict[s
         assert Settings.from_json(settings.to_json()) == settings
     assert all(mistake.problem and mistake.mend and "planted" not in str(mistake) for mistake in said)
     assert len({str(mistake) for mistake in said}) == len(said)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "extras", "is_good"),
+    [("http2", {"http2"}, True), ("http2", set(), False), ("auto", set(), True), ("http1", set(), True)],
+)
+def test_a_protocol_may_need_an_extra(protocol: str, extras: set[str], is_good: bool) -> None:
+    text = f"targets: {{k: {{url: 'https://h', protocol: {protocol}}}}}\n"
+
+    def read_it() -> Settings:
+        return load(text, origin="m.yaml", read_env=ENV.get, read_file=read_file, extras=extras)
+
+    if is_good:
+        assert read_it().targets["k"].protocol == protocol
+    else:
+        with pytest.raises(SettingsError, match=r"^m\.yaml:1:.*moongate\[http2\]"):
+            read_it()

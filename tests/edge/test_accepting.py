@@ -35,6 +35,8 @@ def test_too_many_connections_are_answered_503_and_closed(loop: str) -> None:
 
 @LOOPS
 def test_without_descriptors_new_clients_are_told_and_nothing_spins(loop: str) -> None:
+    highest = max(int(each.name) for each in Path("/proc/self/fd").iterdir())
+
     async def main() -> None:
         async with serving() as stage:
             await (old := await stage.client()).send(GET)
@@ -43,7 +45,6 @@ def test_without_descriptors_new_clients_are_told_and_nothing_spins(loop: str) -
             sock.setblocking(False)
             soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
             eaten = []
-            highest = max(int(each.name) for each in Path("/proc/self/fd").iterdir())
             resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 100, hard))
             try:
                 with suppress(OSError):

@@ -76,6 +76,12 @@ def test_a_broken_promise_is_named() -> None:
     ]
 
 
+@pytest.mark.parametrize(("us", "missed"), [(150.0, 0), (151.0, 1)])
+def test_http_2_is_held_against_http_1(us: float, missed: int) -> None:
+    seen = {report.AGAINST_HTTP1[0]: {"moongate": figures(100.0), "moongate http2": figures(us)}}
+    assert len(report.missed(seen, quiet=False)) == missed
+
+
 @pytest.mark.parametrize(("quiet", "missed"), [(True, 1), (False, 0)])
 def test_latency_is_judged_on_a_quiet_machine_only(quiet: bool, missed: int) -> None:
     slow = {report.LATENCY[0]: {"moongate": {"over_nginx_p99_ms": 30.0}}}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from moongate.sim import fault_answers, fault_bodies, fault_events, fault_streams
+from moongate.sim import fault_answers, fault_bodies, fault_events, fault_http2, fault_streams
 from moongate.sim.accounts import TIERS
 from moongate.sim.ask import Steering
 from moongate.sim.book import Bill
@@ -39,7 +39,7 @@ def table(module: str) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize("module", [fault_answers, fault_bodies, fault_streams, fault_events])
+@pytest.mark.parametrize("module", [fault_answers, fault_bodies, fault_streams, fault_events, fault_http2])
 def test_the_fault_tables_are_the_catalogue(module: object) -> None:
     wanted = table(getattr(module, "__name__", ""))
     assert wanted in PAGE, f"the page wants this table:\n{wanted}"

@@ -1,5 +1,6 @@
 """The settings file on disk."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,21 @@ def test_secrets_come_from_the_environment_and_from_files(
     targets = load_file(file, {"--workers": "2"}).targets
     assert [target.key.text for target in targets.values() if target.key] == ["sk-file", "sk-env"]
     assert check_file(file)[1] == 0
+
+
+def test_http_2_without_libcurl_is_refused_with_the_way_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "moongate.yaml"
+    file.write_text(
+        "targets: {a: {url: 'https://h', protocol: http2}, b: {url: 'https://h', protocol: auto}}"
+    )
+    assert check_file(file)[1] == 0
+    monkeypatch.setitem(sys.modules, "pycurl", None)
+    problem = r"protocol: HTTP/2 needs libcurl, .*; pip install 'moongate\[http2\]', or write http1 or auto$"
+    with pytest.raises(SettingsError, match=problem) as raised:
+        load_file(file)
+    assert len(raised.value.mistakes) == 1
 
 
 def test_no_file_means_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:

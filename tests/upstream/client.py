@@ -5,10 +5,11 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from moongate.core.faults import Fault
 from moongate.upstream.http1 import Http1
+from moongate.upstream.http2 import Http2
 from moongate.upstream.origin import Origin
 from moongate.upstream.transport import Ended, Headers, Outbound, Timeouts, Transport, Valve
 
@@ -86,13 +87,32 @@ async def until(true: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
+def origin(port: int, *, host: str = "127.0.0.1", tls: bool = False, **settings: Any) -> Origin:
+    """One port of ours."""
+    return replace(Origin(host, port, tls=tls), **settings)
+
+
 @asynccontextmanager
-async def pool(
-    port: int, *, host: str = "127.0.0.1", tls: bool = False, **settings: Any
-) -> AsyncIterator[Http1]:
+async def pool(port: int, **settings: Any) -> AsyncIterator[Http1]:
     """A pool to one port of ours; afterwards nothing of it may be left."""
-    origin = replace(Origin(host, port, tls=tls), **settings)
-    transport = Http1(origin, time.monotonic)
+    async with resting(Http1(origin(port, **settings), time.monotonic)) as transport:
+        yield transport
+
+
+@asynccontextmanager
+async def pool2(port: int, *, silent_seconds: float = 12.0, **settings: Any) -> AsyncIterator[Http2]:
+    """The same over HTTP/2."""
+    made = Http2(origin(port, **settings), time.monotonic, silent_seconds=silent_seconds)
+    async with resting(made) as transport:
+        yield transport
+
+
+T = TypeVar("T", Http1, Http2)
+
+
+@asynccontextmanager
+async def resting(transport: T) -> AsyncIterator[T]:
+    """A pool; afterwards nothing of it may be left."""
     try:
         yield transport
         assert transport.waiting == 0

@@ -8,7 +8,7 @@ import pytest
 import uvloop
 
 from tests.upstream.certificates import Authority
-from tests.upstream.voice import Act, Http1Protocol, Play, Protocoled, Speech
+from tests.upstream.voice import Act, Http1Protocol, Http2Protocol, Play, Protocoled, Speech
 
 Run = Callable[[Coroutine[object, object, None]], None]
 
@@ -45,7 +45,7 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("untrusted"), "stranger")
 
 
-@pytest.fixture(params=[Http1Protocol()], ids=["http1"])
+@pytest.fixture(params=[Http1Protocol(), Http2Protocol()], ids=["http1", "http2"])
 def protocol(request: pytest.FixtureRequest) -> Protocoled:
     """Each protocol in turn."""
     given: Protocoled = request.param

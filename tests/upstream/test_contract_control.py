@@ -356,3 +356,31 @@ def test_leavers_leak_no_slot(play: Play) -> None:
         await asyncio.gather(*(send(transport) for _ in range(16)))
 
     play(speech, act, max_connections=16)
+
+
+@pytest.mark.parametrize("on", ["first", "reused"])
+def test_what_was_executed_is_never_sent_again(play: Play, on: str) -> None:
+    executed = 0
+
+    async def speech(voice: Voice) -> None:
+        nonlocal executed
+        body = await voice.request()
+        if body == b"execute":
+            executed += 1
+            voice.hang_up()
+            await voice.left()
+            return
+        await voice.head()
+        await voice.end()
+
+    async def act(transport: Transport) -> None:
+        if on == "reused":
+            assert (await send(transport, outbound(b"first")))[0].fault is None
+        ended, _ = await send(transport, outbound(b"execute"))
+        failed(ended, Fault.KIMI_NETWORK_UNREACHABLE)
+        assert ended.reach is Reach.SENT
+        await asyncio.sleep(0.2)
+        assert executed == 1
+        assert (await send(transport, outbound(b"last")))[0].fault is None
+
+    play(speech, act)

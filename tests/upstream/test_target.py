@@ -1,6 +1,7 @@
 """What a call becomes on its way to a target."""
 
 import json
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from moongate.core.settings import Settings
 from moongate.core.settings import Target as TargetSettings
 from moongate.upstream.dialects_requests import EDITS
 from moongate.upstream.http1 import Http1
+from moongate.upstream.http2 import Http2
 from moongate.upstream.names import Names
 from moongate.upstream.target import Target
 from moongate.upstream.transport import Timeouts
@@ -145,3 +147,25 @@ def test_answers_are_explained_in_the_targets_dialect() -> None:
     wait = [(b"retry-after", b"Thu, 01 Jan 2099 00:00:00 GMT")]
     assert made.explain(429, wait, b"").retry_after == 60.0
     assert made.provider_ids([(b"msh-request-id", b"m-1"), (b"x-msh-trace-id", b"t-1")]) == ("m-1", "t-1")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "protocol", "installed", "kind"),
+    [
+        ("https", "http1", True, Http1),
+        ("https", "http2", True, Http2),
+        ("https", "auto", True, Http2),
+        ("https", "auto", False, Http1),
+        ("http", "http2", True, Http2),
+        ("http", "auto", True, Http1),
+    ],
+)
+def test_which_protocol_is_spoken(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, protocol: str, installed: bool, kind: type
+) -> None:
+    if not installed:
+        monkeypatch.setitem(sys.modules, "pycurl", None)
+    made = target(url=Url(scheme, "api.moonshot.ai", 443, "/v1"), protocol=protocol)
+    assert isinstance(made.transport, kind)
+    assert made.place is not None
+    assert made.alpn_fallbacks == 0

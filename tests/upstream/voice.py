@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from moongate.upstream.transport import Transport
-from tests.upstream.client import pool
+from tests.upstream.client import pool, pool2
 from tests.upstream.raw import Peer, RawServer
+from tests.upstream.raw2 import RawServer2, Stream
 
 
 class Voice(Protocol):
@@ -30,6 +31,9 @@ class Voice(Protocol):
 
     def reset(self) -> None:
         """Break off hard."""
+
+    def hang_up(self) -> None:
+        """Close the connection without a word."""
 
     async def left(self) -> None:
         """Wait until the client has given the exchange up."""
@@ -56,7 +60,12 @@ async def echo(voice: Voice) -> None:
 
 
 class Protocoled(Protocol):
-    """One protocol: a server that speaks it, and the transport under test."""
+    """One protocol: a server that speaks it, and the transport under test.
+
+    `frames`: whether the transport can tell the end of an answer of unknown length from a break.
+    """
+
+    frames: bool
 
     def server(self, speech: Speech) -> AbstractAsyncContextManager[int]:
         """Serve each exchange with this speech; gives the port."""
@@ -87,12 +96,17 @@ class Http1Voice:
     def reset(self) -> None:
         self.peer.reset()
 
+    def hang_up(self) -> None:
+        self.peer.writer.close()
+
     async def left(self) -> None:
         await self.peer.gone()
 
 
 class Http1Protocol:
     """HTTP/1.1 over plain TCP; a connection serves one exchange after the other."""
+
+    frames = True
 
     @asynccontextmanager
     async def server(self, speech: Speech) -> AsyncIterator[int]:
@@ -105,3 +119,20 @@ class Http1Protocol:
 
     def transport(self, port: int, **settings: Any) -> AbstractAsyncContextManager[Transport]:
         return pool(port, **settings)
+
+
+class Http2Protocol:
+    """HTTP/2 over plain TCP, by prior knowledge; all exchanges share connections."""
+
+    frames = False
+
+    @asynccontextmanager
+    async def server(self, speech: Speech) -> AsyncIterator[int]:
+        async def script(stream: Stream) -> None:
+            await speech(stream)
+
+        async with RawServer2(script) as server:
+            yield server.port
+
+    def transport(self, port: int, **settings: Any) -> AbstractAsyncContextManager[Transport]:
+        return pool2(port, **settings)

@@ -51,7 +51,6 @@ LATER: Final[tuple[Later, ...]] = (
     *_each("settings come from a file only", "consul"),
     *_each("no traces are exported", "otel"),
     *_each("broken streams are not continued", "resume", "routes/*/resume"),
-    *_each("upstream is spoken to in HTTP/1.1 only", "http2", "targets/*/http2", "targets/*/protocol"),
     *_each("questions are not packed together", "packing", "routes/*/packing"),
     *_each("there is no shadow report", "shadow"),
     *_each("requests are not repaired", "repairs", "routes/*/repairs", "targets/*/repairs"),

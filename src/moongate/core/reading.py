@@ -7,7 +7,7 @@ one step is taken out before the next, so that no mistake hides another and none
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any, Final
 
 from moongate.core.agreement import disagreements
@@ -30,6 +30,9 @@ ReadEnv = Callable[[str], str | None]
 NO_FILE: Final = "defaults"
 """The origin to name where no file was given."""
 
+EVERY_EXTRA: Final = frozenset(("http2",))
+"""The extras that a setting may need."""
+
 _NO_KEY: Final = (
     f"set {KEY_VARIABLE}, name another upstream with --kimi-api-url, or write `targets` in a file"
 )
@@ -42,10 +45,12 @@ def load(
     read_env: ReadEnv,
     read_file: ReadFile,
     overrides: Mapping[str, str] | None = None,
+    extras: Container[str] = EVERY_EXTRA,
 ) -> Settings:
     """Read settings from YAML text; an empty one means all defaults.
 
-    `origin` names the text in mistakes. `overrides` are flags of the command line, by name (`core/flags`).
+    `origin` names the text in mistakes. `overrides` are flags of the command line, by name (`core/flags`); `extras`
+    are the optional parts of the program that are installed.
     Raises `SettingsError` with every mistake found; a mistake never repeats a secret.
     """
     page = written(text, origin)
@@ -67,6 +72,7 @@ def load(
     _resolve(page, read_env, read_file, of_default=of_default)
     settings = checked(page)
     _open_authorities(page, settings, read_file)
+    _miss_extras(page, settings, extras)
     for each in disagreements(settings, names):
         if not page.is_dropped(page.as_written(each.path)) and not (
             each.other and page.is_dropped(each.other)
@@ -78,10 +84,12 @@ def load(
     return settings
 
 
-def check(text: str, *, origin: str, read_env: ReadEnv, read_file: ReadFile) -> tuple[list[str], int]:
+def check(
+    text: str, *, origin: str, read_env: ReadEnv, read_file: ReadFile, extras: Container[str] = EVERY_EXTRA
+) -> tuple[list[str], int]:
     """What `moongate check FILE` prints, and its exit code: 0 if the settings can be used, else 1."""
     try:
-        settings = load(text, origin=origin, read_env=read_env, read_file=read_file)
+        settings = load(text, origin=origin, read_env=read_env, read_file=read_file, extras=extras)
     except SettingsError as error:
         return [*map(str, error.mistakes), _counted(len(error.mistakes), "mistake")], 1
     targets = _counted(len(settings.targets), "target")
@@ -143,6 +151,16 @@ def _strays(value: object, path: Path) -> Iterator[Path]:
     elif isinstance(value, list):
         for at in reversed(range(len(value))):
             yield from _strays(value[at], (*path, at))
+
+
+def _miss_extras(page: Written, settings: Settings, extras: Container[str]) -> None:
+    for name, target in settings.targets.items():
+        if target.protocol == "http2" and "http2" not in extras:
+            path, mend = (
+                ("targets", name, "protocol"),
+                "pip install 'moongate[http2]', or write http1 or auto",
+            )
+            page.add(path, "HTTP/2 needs libcurl, which is not installed", mend)
 
 
 def _open_authorities(page: Written, settings: Settings, read_file: ReadFile) -> None:

@@ -137,11 +137,21 @@ class Target(Section):
     server_name: Annotated[
         str | None, NAME, Note("Name for SNI and certificate instead of the URL's host; https only.")
     ] = None
-    connections: Annotated[int, Whole(1), Note("Open connections to this target in one worker.")] = 1024
+    connections: Annotated[
+        int, Whole(1), Note("Open connections to this target in one worker; with HTTP/2: exchanges.")
+    ] = 1024
     idle_connections: Annotated[int, Whole(0), Note("Of these, how many are kept open without a call.")] = 256
     idle_seconds: Annotated[float, Seconds(), Note("How long a connection is kept open without a call.")] = (
         60.0
     )
+    protocol: Annotated[
+        Literal["http1", "http2", "auto"],
+        OneOf(("http1", "http2", "auto")),
+        Note(
+            "`http2` needs the extra `http2` and falls back where a peer does not choose it; over plain http it is"
+            " spoken unasked. `auto`: `http2` over https where the extra is installed, else `http1`."
+        ),
+    ] = "http1"
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,6 +142,12 @@ FAMILIES: Final[tuple[Family, ...]] = (
     Family("moongate_ledger_holes_total", _C, "Places found in journals that are damaged or lack records."),
     Family("moongate_ledger_missing_total", _C, "Records known to be missing at these places."),
     Family("moongate_ledger_recovered_total", _C, "Open calls of dead workers that were closed."),
+    Family(
+        "moongate_alpn_fallback_total",
+        _C,
+        "Exchanges that were to go over HTTP/2 and went over HTTP/1.1, which is what the target's host chose.",
+        ("target",),
+    ),
     Family("moongate_workers", _G, "Worker processes, by what they do.", ("state",)),
     Family(
         "moongate_worker_restarts_total",
@@ -323,6 +329,10 @@ class CallMetrics:
         """Count a request that was refused before anybody's key was found; `code` is its fault, or that one's code."""
         known = _known(_CODE_OF.get(code, code), CODES)
         self.cells.cell("moongate_unauthenticated_total", known).value += 1
+
+    def fell_back(self, target: str, exchanges: int) -> None:
+        """Take the total of a target's exchanges that HTTP/1.1 carried in place of HTTP/2."""
+        self.cells.cell("moongate_alpn_fallback_total", target).set(exchanges)
 
     def dialed(
         self, target: str, *, stale: int, changes: int, races: int, refused: Mapping[str, int]

@@ -17,8 +17,9 @@ import h2.events
 import h2.exceptions
 import h2.settings
 
+from moongate.sim.http2_abuses import frames, vanish
 from moongate.sim.play import play
-from moongate.sim.reply import Framing, Header, Reply, Request
+from moongate.sim.reply import Act, Framing, Header, Reply, Request, Word
 
 if TYPE_CHECKING:
     from moongate.sim.host import Exchange, Host
@@ -37,6 +38,7 @@ class Http2(asyncio.Protocol):
             h2.config.H2Configuration(client_side=False, header_encoding=None)
         )
         self.paused = False
+        self.gives = True
         self._host = host
         self._streams: dict[int, Stream] = {}
 
@@ -73,7 +75,8 @@ class Http2(asyncio.Protocol):
         if isinstance(event, h2.events.RequestReceived):
             self._streams[number] = Stream(self, self._host, number, list(event.headers or []))
         elif isinstance(event, h2.events.DataReceived):
-            self.h2.acknowledge_received_data(event.flow_controlled_length or 0, number)
+            if self.gives:
+                self.h2.acknowledge_received_data(event.flow_controlled_length or 0, number)
             if stream is not None:
                 stream.body += event.data or b""
         elif isinstance(event, h2.events.StreamEnded) and stream is not None:
@@ -195,6 +198,25 @@ class Stream:
 
     def raw(self, data: bytes) -> None:
         """Leave out what HTTP/2 cannot say."""
+
+    def speak(self, act: Act) -> bool:
+        """Say it in frames that the library knows nothing of."""
+        connection, word = self._connection, act.word
+        assert word is not None
+        if not self._open:
+            return True
+        if word is Word.NO_WINDOW:
+            connection.gives = False
+            return False
+        connection.transport.write(frames(word, act.number, self._number))
+        if word is Word.VANISH:
+            vanish(connection.transport)
+        if word is Word.MAX_STREAMS:
+            return False
+        self._open = False
+        if word in (Word.RST, Word.GOAWAY):  # the peer has nothing more to say here
+            asyncio.get_running_loop().call_soon(self.cancel)
+        return True
 
     def end(self, reply: Reply) -> None:
         """End the stream once all data has gone."""

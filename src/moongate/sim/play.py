@@ -3,7 +3,7 @@
 import asyncio
 from typing import Protocol
 
-from moongate.sim.reply import Act, Do, Reply
+from moongate.sim.reply import FOREVER, Act, Do, Reply
 
 
 class Wire(Protocol):
@@ -21,6 +21,9 @@ class Wire(Protocol):
 
     def raw(self, data: bytes) -> None:
         """Write bytes outside of any framing."""
+
+    def speak(self, act: Act) -> bool:
+        """Say what only HTTP/2 can say, or nothing; whether that was the last of this exchange."""
 
     def end(self, reply: Reply) -> None:
         """End the message as its framing asks."""
@@ -147,6 +150,10 @@ async def perform(act: Act, reply: Reply, wire: Wire) -> bool:
         wire.raw(act.data)
     elif act.do is Do.END:
         wire.end(reply)
+    elif act.do is Do.SPEAK:
+        await wire.drain()
+        if wire.speak(act):
+            await asyncio.sleep(FOREVER)  # until the peer leaves
     elif act.do is Do.DOOM:
         wire.doom()
     else:

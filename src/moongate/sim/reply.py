@@ -21,7 +21,26 @@ class Do(Enum):
     END = "end"  # end the message as the framing asks; the connection lives on
     CLOSE = "close"  # close the connection without ending the message
     RESET = "reset"  # the same with a TCP reset
+    SPEAK = "speak"  # say `word` with `number` (HTTP/2 only)
     DOOM = "doom"  # close the connection when the next request arrives on it, unanswered
+
+
+class Word(Enum):
+    """What only HTTP/2 can say. Those before `NO_WINDOW` are the last that the stream says."""
+
+    GOAWAY = "goaway"
+    RST = "rst"
+    RESETS = "resets"
+    CONTINUATION = "continuation"
+    SETTINGS = "settings"
+    PING = "ping"
+    HPACK = "hpack"
+    BAD_FRAME = "bad_frame"
+    PUSH = "push"
+    LAST_STREAM = "last_stream"
+    VANISH = "vanish"
+    NO_WINDOW = "no_window"
+    MAX_STREAMS = "max_streams"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +50,8 @@ class Act:
     do: Do
     seconds: float = 0.0
     data: bytes = b""
+    word: Word | None = None
+    number: int = 0
 
 
 Content = tuple[bytes, int]

@@ -12,7 +12,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
-from moongate.sim import fault_answers, fault_bodies, fault_events, fault_streams
+from moongate.sim import fault_answers, fault_bodies, fault_events, fault_http2, fault_streams
 from moongate.sim.config import (
     CERTIFICATES,
     DEFAULT_AS_OF,
@@ -28,7 +28,7 @@ from moongate.sim.host import Sim
 from moongate.sim.listen import Listening, listen
 from moongate.sim.script import ScriptError, load, rules_from
 
-CATALOGUES = (fault_answers, fault_bodies, fault_streams, fault_events)
+CATALOGUES = (fault_answers, fault_bodies, fault_streams, fault_events, fault_http2)
 """Imported so that their faults are entered."""
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, cast
 import httptools
 
 from moongate.sim.play import play, play_at_once
-from moongate.sim.reply import Framing, Header, Reply, Request
+from moongate.sim.reply import Act, Framing, Header, Reply, Request
 
 if TYPE_CHECKING:
     from moongate.sim.host import Exchange, Host
@@ -228,6 +228,11 @@ class Http1(asyncio.Protocol):
     def raw(self, data: bytes) -> None:
         """Write bytes as they are."""
         self._write(data)
+
+    def speak(self, act: Act) -> bool:
+        """Say nothing: HTTP/1.1 has no words for it."""
+        del act
+        return False
 
     def end(self, reply: Reply) -> None:
         """Write the last chunk; close if the reply says so."""

@@ -2,11 +2,13 @@
 
 import os
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from moongate.core import reading
 from moongate.core.mistakes import Mistake, Place, SettingsError
+from moongate.core.reading import EVERY_EXTRA
 from moongate.core.settings import Settings
 
 MOST_BYTES: Final = 4 * 1024**2
@@ -27,8 +29,18 @@ def load_file(path: Path | None, overrides: Mapping[str, str] | None = None) -> 
     origin = reading.NO_FILE if path is None else str(path)
     text = "" if path is None else _text(path)
     return reading.load(
-        text, origin=origin, read_env=os.environ.get, read_file=read_text, overrides=overrides
+        text,
+        origin=origin,
+        read_env=os.environ.get,
+        read_file=read_text,
+        overrides=overrides,
+        extras=installed_extras(),
     )
+
+
+def installed_extras() -> frozenset[str]:
+    """The extras that a setting may need and that are installed here."""
+    return EVERY_EXTRA if find_spec("pycurl") is not None else frozenset()
 
 
 def check_file(path: Path) -> tuple[list[str], int]:
@@ -37,7 +49,9 @@ def check_file(path: Path) -> tuple[list[str], int]:
         text = _text(path)
     except SettingsError as error:
         return [str(error)], 1
-    return reading.check(text, origin=str(path), read_env=os.environ.get, read_file=read_text)
+    return reading.check(
+        text, origin=str(path), read_env=os.environ.get, read_file=read_text, extras=installed_extras()
+    )
 
 
 def _text(path: Path) -> str:

@@ -1,6 +1,7 @@
 """One target ready to be asked: transport, credential, dialect, and what a call becomes on its way there."""
 
 from collections.abc import Callable
+from importlib.util import find_spec
 
 import msgspec
 
@@ -78,9 +79,14 @@ class Target:
             made.idle_connections,
             made.idle_seconds,
         )
-        transport = Http1(origin, world.clock, names)
+        transport, place = _transport(made.protocol, origin, world.clock, names)
         headers = settings.request_id.upstream_headers
-        return cls(name, made, headers, transport, world.wall, place=transport.place)
+        return cls(name, made, headers, transport, world.wall, place=place)
+
+    @property
+    def alpn_fallbacks(self) -> int:
+        """Exchanges that went over HTTP/1.1 because the peer did not choose HTTP/2; 0 where that was not asked for."""
+        return int(getattr(self.transport, "alpn_fallbacks", 0))
 
     def prepare(self, call: Call, candidate: Candidate, timeouts: Timeouts) -> Prepared:
         """What goes out for this call: the client's very bytes unless one of the closed list of edits is due.
@@ -126,3 +132,16 @@ class Target:
     def cached_tokens(self, headers: Headers) -> int:
         """Input tokens that the answer's head says were in the provider's prompt cache; 0 where it says nothing."""
         return cached_tokens(self._dialect, headers)
+
+
+def _transport(
+    protocol: str, origin: Origin, clock: Callable[[], float], names: Names
+) -> tuple[Transport, Place]:
+    """The transport for a target's `protocol`, and where its host is. Raises ImportError without the extra `http2`."""
+    if protocol == "http2" or (protocol == "auto" and origin.tls and find_spec("pycurl") is not None):
+        from moongate.upstream.http2 import Http2  # noqa: PLC0415 - only who asks for it needs its library
+
+        http2 = Http2(origin, clock, names)
+        return http2, http2.place
+    http1 = Http1(origin, clock, names)
+    return http1, http1.place
