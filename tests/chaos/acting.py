@@ -23,6 +23,12 @@ _CLOSES = frozenset(("close_on_next_request", "close_after_reply"))
 """Faults that meet the next call on the same connection, whichever that is: it may be of a later run."""
 
 
+SETTINGS = """drain: {grace_seconds: 1}
+routes: {kimi-k2.5: {targets: [kimi], timeouts: {total: 12}}}
+"""
+"""What a client leaves is read to its end, unless it is a stream; what never ends, for so many seconds."""
+
+
 @dataclass
 class Heard:
     """What one client got: the call's id if a head came, and whether it got a whole 200."""
@@ -36,7 +42,7 @@ class Stage:
     """One gateway that lives through many runs, and the simulated Kimi's book of all of them."""
 
     def __init__(self, folder: Path) -> None:
-        self.house = House(folder, settings="drain: {grace_seconds: 1}\n")
+        self.house = House(folder, settings=SETTINGS)
         self.closing = False
         self.keys = [self.house.key, self.house.add_key("beta")]
         self.house.tell_sim("DELETE", "/_sim/book")

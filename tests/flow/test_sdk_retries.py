@@ -7,6 +7,7 @@ from moongate.core.faults import Fault, Reach
 from moongate.flow.reply import Reply
 from moongate.upstream.transport import Phase
 from tests.flow.asking import (
+    OVERLOADED,
     STREAM,
     Gate,
     ask,
@@ -153,7 +154,7 @@ def test_an_answer_that_was_lost_on_its_way_is_there_for_the_retry(tmp_path: Pat
         assert house.records[1].retry_of == house.records[0].call_id
         assert (await ask(house)).answered is None  # no SDK, or one that does not say so
         house.idempotency.forsaken(first.answered)
-        await house.world.sleep(130)
+        await house.world.sleep(25)
         assert not replayed(await ask(house, retry=1))
 
     story(tmp_path, [answers(WHOLE)] * 3, told)
@@ -171,6 +172,18 @@ def test_a_retry_is_of_a_try_that_had_fewer_before_it(tmp_path: Path) -> None:
         assert plays(house) == 2
 
     story(tmp_path, [answers(WHOLE)] * 2, told)
+
+
+def test_the_retry_of_what_was_refused_is_not_of_an_equal_call_before_it(tmp_path: Path) -> None:
+    async def told(house: House) -> None:
+        first = await ask(house, retry=0)
+        assert isinstance(first.answered, Reply)
+        house.idempotency.forsaken(first.answered)  # its client just closed its connection
+        assert (await ask(house, retry=0)).status == 503
+        assert not replayed(await ask(house, retry=1))
+        assert plays(house) == 3
+
+    story(tmp_path, [answers(WHOLE), OVERLOADED, answers(WHOLE)], told)
 
 
 def test_with_a_key_nothing_is_kept_twice(tmp_path: Path) -> None:

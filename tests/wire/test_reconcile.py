@@ -16,6 +16,7 @@ import pytest
 from tests.wire.house import House, lived_in, until
 from tests.wire.raw import Raw
 
+CANCELS = "routes: {kimi-k2.5: {targets: [kimi], on_abandon: cancel}}\n"
 DOUBTS = ("reset_before_head", "empty_200", "json_truncated")
 
 
@@ -49,7 +50,7 @@ def leave(house: House) -> None:
 
 
 def test_a_providers_book_settles_and_the_customers_charge_follows(tmp_path: Path) -> None:
-    with lived_in(tmp_path) as house:
+    with lived_in(tmp_path, CANCELS) as house:
         house.ask()
         doubted = [house.ask(fault).headers["x-moongate-call-id"] for fault in DOUBTS]
         leave(house)

@@ -22,6 +22,9 @@ KEY_SECONDS: Final = 86_400.0
 RETRY_SECONDS: Final = 120.0
 """How long a call without a key is remembered for its client's retry, and its drained answer kept."""
 
+DOUBT_SECONDS: Final = 20.0
+"""How long an answer that may have been lost on its way is kept: SDKs are back within 8 seconds."""
+
 LONGEST_KEY: Final = 255
 _DIGEST: Final = 16
 
@@ -58,6 +61,7 @@ class First(msgspec.Struct, gc=False):
 
     `failure` is what its client was told, where it FAILED. `ended` is the wall-clock second at which it did, where that
     is known from the ledger alone. `tries` is how many went before it by its SDK's word: its retry had more.
+    `doubted`: it was answered whole, but its client may not have got that.
     """
 
     call_id: str
@@ -67,6 +71,7 @@ class First(msgspec.Struct, gc=False):
     failure: Failure | None = None
     ended: float = 0.0
     tries: int = -1
+    doubted: bool = False
 
 
 _DECISIONS: Final = {

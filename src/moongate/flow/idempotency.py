@@ -12,6 +12,7 @@ from typing import Final
 from moongate.core.call import Call
 from moongate.core.faults import Failure, Fault, Reach, refuse
 from moongate.core.idempotency import (
+    DOUBT_SECONDS,
     KEY_SECONDS,
     RETRY_SECONDS,
     Decision,
@@ -292,7 +293,9 @@ class Idempotency:
         repeats = isinstance(reply, Repeating) and reply.repeats
         if repeats and self._retries.find(mark, now) is not None:
             return  # what it repeats is kept already
-        first = First(call.call_id, mark, now + RETRY_SECONDS, Standing.ANSWERED, tries=call.retry_count)
+        first = First(
+            call.call_id, mark, now + DOUBT_SECONDS, Standing.ANSWERED, tries=call.retry_count, doubted=True
+        )
         self._retries.put(mark, first, now)
         if self._shared is not None and not repeats:
             self._shared.note(mark, call.call_id, first.until)
@@ -301,6 +304,13 @@ class Idempotency:
             reply.body, stream=False, model=told.model, edits=list(told.edits), attempts=told.attempts
         )
         self._answers.keep(call.call_id, kept, first.until)
+
+    def _supersede(self, call: Call) -> None:
+        """A call did not run: the next try is its own, and not of an equal one that was answered before it."""
+        mark = fingerprint(call)
+        first = self._retries.find(mark, self._wall())
+        if first is not None and first.doubted:
+            self._retries.drop(mark, first.call_id)
 
     def remember(self, call: Call, record: CallRecord, failure: Failure | None) -> None:
         """Take a record that is about to be closed: of a call with a key, or of one that failed or was left."""
@@ -320,6 +330,8 @@ class Idempotency:
             if self._shared is not None:
                 self._shared.note(mark, call.call_id, first.until)
         else:
+            if call.retry_count >= 0 and len(self._retries):
+                self._supersede(call)
             return
         first.standing = standing
         if standing is Standing.FAILED:
