@@ -87,14 +87,15 @@ class App:
         self._claims = Claims(Path(settings.state), world.wall) if settings.workers > 1 else None
         self._idempotency = Idempotency(world, self._answers, flights, self._recall.look, self._claims)
         day = datetime.fromtimestamp(world.wall(), UTC).date()
+        routes = {name: _route(name, route, settings, day) for name, route in settings.routes.items()}
         self._gateway = Gateway(
             surface=surface,
             admission=self._admission,
             flights=flights,
             idempotency=self._idempotency,
-            exchange=self._exchange(world, surface, held, drains),
+            exchange=self._exchange(world, surface, held, drains, routes),
             ledger=Ledger(world, self._journal, prices_of(settings), _all(views), slot=slot, owner=owner),
-            routes={name: _route(name, route, settings, day) for name, route in settings.routes.items()},
+            routes=routes,
             times={name: _times(route) for name, route in settings.routes.items()},
         )
         self._api = self._open_api(world, surface)
@@ -196,7 +197,14 @@ class App:
         if self._log is not None:
             self._log.close()
 
-    def _exchange(self, world: World, surface: ChatCompletions, held: Held, drains: Drains) -> Exchange:
+    def _exchange(
+        self,
+        world: World,
+        surface: ChatCompletions,
+        held: Held,
+        drains: Drains,
+        routes: Mapping[str, Route],
+    ) -> Exchange:
         return Exchange(
             world,
             self._targets,
@@ -206,6 +214,7 @@ class App:
             drains=drains,
             parking=self._parking,
             replicas=self._replicas,
+            routes=routes,
         )
 
     def _open_api(self, world: World, surface: ChatCompletions) -> Api:
@@ -342,7 +351,7 @@ def _route(name: str, route: RouteSettings, settings: Settings, day: date) -> Ro
             asked = model or model_on(place.model, day, target.url.host)
             if not any((known.target, known.model) == (place.target, asked) for known in plan):
                 plan.append(Candidate(place.target, target.account, asked, generation))
-    return Route(name, tuple(plan), route.tries, route.may_pay_twice)
+    return Route(name, tuple(plan), route.tries, route.may_pay_twice, route.resumes)
 
 
 def _times(route: RouteSettings) -> RouteTimes:

@@ -35,5 +35,5 @@ def test_what_works_today_is_not_refused() -> None:
 
 def test_parts_that_later_issues_bring_are_all_there() -> None:
     tops = {later.path[0] for later in LATER if len(later.path) == 1}
-    promised = "cache limits queue redis local faq canary redact auth postgres consul otel resume"
+    promised = "cache limits queue redis local faq canary redact auth postgres consul otel"
     assert set(promised.split()) | {"packing", "shadow"} <= tops

@@ -222,6 +222,7 @@ class House:
                 drains=self.drains,
                 parking=self.parking,
                 replicas=self.replicas,
+                routes=_routes(acts),
             ),
             ledger=_ledger(self.world, self.journal, self.records),
             routes=_routes(acts),

@@ -64,4 +64,5 @@ class Call(msgspec.Struct, gc=False):
     idempotency_key: str = ""
     retry_count: int = -1
     last_event_id: str = ""
+    may_resume: bool = True
     peer: str = ""

@@ -73,6 +73,10 @@ class ChatReader:
         answer.pieces += self._pattern.pieces
         return answer
 
+    def own(self) -> Answer:
+        """The same: no part came before it."""
+        return self._fold.answer()
+
     def _events(self, whole: bytes) -> Step:
         step = Step()
         kept: list[bytes] = []

@@ -50,7 +50,6 @@ LATER: Final[tuple[Later, ...]] = (
     *_each("the ledger is kept in SQLite only", "postgres", "ledger/postgres"),
     *_each("settings come from a file only", "consul"),
     *_each("no traces are exported", "otel"),
-    *_each("broken streams are not continued", "resume", "routes/*/resume"),
     *_each("questions are not packed together", "packing", "routes/*/packing"),
     *_each("there is no shadow report", "shadow"),
     *_each("requests are not repaired", "repairs", "routes/*/repairs", "targets/*/repairs"),

@@ -30,6 +30,7 @@ class Route:
     candidates: Plan
     tries: int
     may_pay_twice: bool
+    resumes: int = 0
 
 
 def following(plan: Plan, at: int, step: Next, *, may_pay_twice: bool, again: bool) -> int | None:

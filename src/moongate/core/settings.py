@@ -224,6 +224,11 @@ class Route(Section):
         bool, Switch(), Note("Whether an attempt that may already have been executed may be made again.")
     ] = False
     tries: Annotated[int, Whole(1, 10), Note("Attempts of one call, the first included.")] = 3
+    resumes: Annotated[
+        int,
+        Whole(0, 20),
+        Note("How often a stream that breaks after its first event is continued; 0: it ends with an error."),
+    ] = 5
     on_abandon: Annotated[
         Literal["cancel", "drain", "auto"],
         OneOf(("cancel", "drain", "auto")),

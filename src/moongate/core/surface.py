@@ -73,6 +73,9 @@ class StreamReader(Protocol):
     def answer(self) -> Answer:
         """Everything folded so far, from the unfiltered answer."""
 
+    def own(self) -> Answer:
+        """The same, without parts that came before this stream."""
+
 
 class Surface(Protocol):
     """One wire format."""

@@ -38,6 +38,7 @@ _NOT_YET: Final = (
 )
 _ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 _JSON = b"Content-Type: application/json\r\nCache-Control: no-store\r\n"
+_OFF: Final = (b"off", b"false", b"no", b"0")
 _EMPTY: Final = RawBody(b"{}")
 
 Keys = Mapping[str, Principal]
@@ -195,6 +196,8 @@ class Api:
         try:
             if b"idempotency-key" in head.headers:
                 _read_key(call, head.headers)
+            if b"x-moongate-resume" in head.headers:
+                call.may_resume = head.headers[b"x-moongate-resume"].lower() not in _OFF
             self._read(call, body)
         except FailedError as error:
             self._gateway.refuse(call, down, error.failure)

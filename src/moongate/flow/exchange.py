@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from moongate.core.call import Call
-from moongate.core.faults import FailedError, Failure, Fault, Reach
+from moongate.core.faults import FailedError, Failure, Fault, Next, Reach
 from moongate.core.held import Held
 from moongate.core.parking import Parking
 from moongate.core.replicas import Replicas
+from moongate.core.resume import Means
 from moongate.core.routing import Candidate, Route, following
 from moongate.core.surface import Classify, StreamReader, Surface
 from moongate.flow.admission import Admission
@@ -15,6 +16,7 @@ from moongate.flow.drains import Drains
 from moongate.flow.flight import Flight
 from moongate.flow.ledger import Entry
 from moongate.flow.relay import PlainRelay, StreamRelay
+from moongate.flow.resume import Resumption
 from moongate.upstream.target import Target
 from moongate.upstream.transport import Ended, Phase, Timeouts
 from moongate.world import World
@@ -34,7 +36,10 @@ class Exchange:
         parking: Parking,
         replicas: Replicas,
         drains: Drains,
+        routes: Mapping[str, Route],
     ) -> None:
+        self._world = world
+        self._routes = routes
         self._clock = world.clock
         self._targets = targets
         self._admission = admission
@@ -75,12 +80,38 @@ class Exchange:
     async def _attempt(
         self, call: Call, candidate: Candidate, timeouts: Timeouts, flight: Flight, entry: Entry
     ) -> Failure | None:
+        """One attempt; where its stream breaks after the first event, those that go on with it."""
+        failure = await self._once(call, candidate, timeouts, flight, entry)
+        if failure is None or failure.rule.next is not Next.RESUME or not call.may_resume:
+            return failure
+        route = self._routes[call.route]
+        resumption = Resumption(route, candidate, failure, self._world.sleep)
+        while (place := await resumption.next(call, flight, entry.record, self._means)) is not None:
+            failure = await self._once(call, place, timeouts, flight, entry, goes_on=resumption)
+            if failure is None or flight.cut_by is not None:
+                return failure
+            resumption.failed(failure)
+        return resumption.first
+
+    def _means(self, candidate: Candidate) -> Means | None:
+        return self._targets[candidate.target].resume
+
+    async def _once(
+        self,
+        call: Call,
+        candidate: Candidate,
+        timeouts: Timeouts,
+        flight: Flight,
+        entry: Entry,
+        *,
+        goes_on: Resumption | None = None,
+    ) -> Failure | None:
         target = self._targets[candidate.target]
         try:
-            prepared = target.prepare(call, candidate, timeouts)
+            prepared = target.prepare(call, candidate, timeouts, None if goes_on is None else goes_on.so_far)
         except FailedError as error:
             return error.failure
-        relay = self._relay(call, prepared.strip_usage, target, flight)
+        relay = self._relay(call, prepared.strip_usage, target, flight, goes_on)
         flight.told.attempts += 1
         flight.told.model = candidate.model
         flight.candidate = candidate
@@ -99,19 +130,25 @@ class Exchange:
             try:
                 failure = relay.verdict(ended, timeouts)
                 entry.settle(attempt, ended, failure, relay, target=target, began=began)
+                if failure is not None and isinstance(relay, StreamRelay) and relay.passed:
+                    flight.broken = relay.whole
             finally:
                 relay.close()
         return failure
 
     def _relay(
-        self, call: Call, strip_usage: bool, target: Target, flight: Flight
+        self, call: Call, strip_usage: bool, target: Target, flight: Flight, goes_on: Resumption | None
     ) -> PlainRelay | StreamRelay:
         if not call.stream:
             return PlainRelay(flight, target.explain, self._surface, self._held, self._clock)
         reader: Callable[[Classify], StreamReader] = lambda classify: self._surface.stream_reader(  # noqa: E731 - one use
             strip_usage=strip_usage, classify=classify
         )
-        return StreamRelay(flight, target.explain, reader, self._clock, self._later)
+        if goes_on is not None:
+            reader = goes_on.reader(reader)
+        return StreamRelay(
+            flight, target.explain, reader, self._clock, self._later, goes_on=goes_on is not None
+        )
 
     def _struck(self, opened: bool, fault: Fault) -> Ended:
         """Cancelled on purpose: by how far it was the transport need not be asked."""

@@ -14,6 +14,7 @@ from moongate.core.call import Call
 from moongate.core.faults import FailedError, Failure, Fault, Reach, refuse
 from moongate.core.kept import Kept, Numbered, rest_after
 from moongate.core.routing import Candidate
+from moongate.core.surface import Answer
 from moongate.flow.drains import Drains
 from moongate.flow.reply import Reply, Told
 from moongate.upstream.transport import Valve
@@ -68,12 +69,14 @@ class Flight:
     """An exchange under way, in the task that opened it: that task outlives its caller.
 
     `keeps`: what it brings is to be kept for a retry, once it has landed. `drains`: nobody listens, and it is read to
-    its end all the same. `candidate` is where the attempt under way went.
+    its end all the same. `candidate` is where the attempt under way went, `broken` what the client had when a stream
+    broke off.
     """
 
     keeps = False
     drains = False
     candidate: Candidate | None = None
+    broken: Answer | None = None
     _ended = False
     _body: bytes | None = None
 

@@ -164,16 +164,24 @@ class StreamRelay(Relay):
         reader: Callable[[Classify], StreamReader],
         clock: Callable[[], float],
         later: Callable[[float, Callable[[], None]], object],
+        *,
+        goes_on: bool = False,
     ) -> None:
         super().__init__(flight, explain)
+        self._goes_on = goes_on
         self._reader = reader(self._classify)
         self._clock = clock
         self._later = later
 
     @property
     def answer(self) -> Answer | None:
-        """What was folded so far; None if no stream came."""
-        return self._reader.answer() if self._streams else None
+        """What this attempt brought so far; None if no stream came."""
+        return self._reader.own() if self._streams else None
+
+    @property
+    def whole(self) -> Answer:
+        """What the client has of the answer, parts before this attempt included."""
+        return self._reader.answer()
 
     def head(self, status: int, headers: Headers) -> None:
         """Only a 200 of the right type is a stream."""
@@ -217,7 +225,8 @@ class StreamRelay(Relay):
                 return
             self.passed = True
             self.first_at = self._clock()
-            self._flight.start()
+            if not self._goes_on:
+                self._flight.start()
             out = self._held_back + out
             self._held_back = b""
         self._flight.write(out)

@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from moongate.core.body import RawBody
+from moongate.core.resume import EDIT
 from moongate.core.wire import header_line
 from moongate.upstream.dialects import Dialect
 
@@ -19,6 +20,7 @@ EDITS: Final = frozenset(
         "top_p",
         "presence_penalty",
         "frequency_penalty",
+        EDIT,
     )
 )
 """Every edit that a request may get, by the name that records, headers and metrics give it."""

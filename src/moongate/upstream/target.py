@@ -8,9 +8,11 @@ import msgspec
 from moongate.core.body import RawBody
 from moongate.core.call import Call
 from moongate.core.faults import Failure
+from moongate.core.resume import EDIT, Means, continued
 from moongate.core.routing import Candidate
 from moongate.core.settings import Settings
 from moongate.core.settings import Target as TargetSettings
+from moongate.core.surface import Answer
 from moongate.upstream.dialects import DIALECTS
 from moongate.upstream.dialects_errors import cached_tokens, classify, provider_ids
 from moongate.upstream.dialects_requests import ask_for_usage, drop_pinned, outbound_headers, switch_thinking
@@ -88,9 +90,17 @@ class Target:
         """Exchanges that went over HTTP/1.1 because the peer did not choose HTTP/2; 0 where that was not asked for."""
         return int(getattr(self.transport, "alpn_fallbacks", 0))
 
-    def prepare(self, call: Call, candidate: Candidate, timeouts: Timeouts) -> Prepared:
+    @property
+    def resume(self) -> Means | None:
+        """How it is asked to go on with an answer that broke off."""
+        return self._dialect.resume
+
+    def prepare(
+        self, call: Call, candidate: Candidate, timeouts: Timeouts, so_far: Answer | None = None
+    ) -> Prepared:
         """What goes out for this call: the client's very bytes unless one of the closed list of edits is due.
 
+        `so_far`: an answer that broke off and has no obstacle; the rest of it is asked for.
         Raises FailedError for a member that cannot be read.
         """
         edits: list[str] = []
@@ -98,6 +108,9 @@ class Target:
         if candidate.model != call.model or not self._passes_as_it_is(call):
             body = call.body.copy()
             edits, strip_usage = self._edit(body, call, candidate.model)
+        if so_far is not None and self._dialect.resume is not None:
+            body = continued(body, so_far, self._dialect.resume)
+            edits = [*edits, EDIT]
         headers = outbound_headers(self._dialect, self._key, call.request_id, self._id_headers)
         outbound = Outbound(b"POST", self._path, headers, body.data, timeouts, call.deadline)
         return Prepared(outbound, edits, strip_usage)
