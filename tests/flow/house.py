@@ -168,6 +168,10 @@ def _ledger(world: PlayedWorld, journal: Journal, records: list[CallRecord]) -> 
     return Ledger(world, journal, PriceTable(PRICES), records.append, slot=0, owner="owner")
 
 
+def _drains(targets: Iterable[str], concurrency: int, policy: Policy) -> Drains:
+    return Drains(Bounds(dict.fromkeys(targets, concurrency), dict.fromkeys(("kimi-k2.5", "twice"), policy)))
+
+
 def _routes(targets: Iterable[str]) -> dict[str, Route]:
     """Two routes over all targets in order; `twice` may pay twice."""
     plan = tuple(Candidate(name, name, "kimi-k2.5") for name in targets)
@@ -198,9 +202,7 @@ class House:
             name: _target(name, _settings(name, dialect, connections), transport, self.world)
             for name, transport in self.upstreams.items()
         }
-        self.drains = Drains(
-            Bounds(dict.fromkeys(acts, concurrency), dict.fromkeys(("kimi-k2.5", "twice"), on_abandon))
-        )
+        self.drains = _drains(acts, concurrency, on_abandon)
         self.flights = Flights(loop, self.drains)
         admission = Admission(most, self.drains.give_way)
         self.held = Held(1 << 20)

@@ -1,5 +1,6 @@
 """The supervisor's chore: once an hour it writes off what is too old and uses what was imported."""
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -89,11 +90,14 @@ def test_it_gives_way_to_another_and_says_when_it_cannot_write(
         reconciler.act(14)
     assert only(folder, ID).attempts[0].state == "ambiguous"
     clock.now += EVERY_SECONDS
-    journals = state / "journal"
-    (
-        journals / f"{clock.new_id()}-{1:016x}.journal"
-    ).touch()  # the segment that it would make is there already
-    reconciler.act(14)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(
+        resource.RLIMIT_FSIZE, (0, hard)
+    )  # Python ignores SIGXFSZ: every write fails with EFBIG
+    try:
+        reconciler.act(14)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert "corrections could not be written" in caplog.text
     assert only(folder, ID).attempts[0].state == "ambiguous"
     folder.close()

@@ -10,7 +10,7 @@ import pytest
 from tests.wire.answer import Answer
 from tests.wire.house import House, lived_in
 
-HOSTS = [
+HOSTS: list[dict[str, Any]] = [
     {"name": "kimi"},
     {"name": "other"},
     {"name": "vllm", "face": "vllm", "models": ["moonshotai/Kimi-K2.5"]},
@@ -18,11 +18,11 @@ HOSTS = [
 ]
 SETTINGS = """\
 routes:
-  kimi-k2.5: {targets: [kimi]}
-  vllm: {model: moonshotai/Kimi-K2.5, targets: [vllm]}
-  sglang: {model: moonshotai/Kimi-K2.5, targets: [sglang]}
-  two: {model: kimi-k2.5, targets: [kimi, other]}
-  never: {model: kimi-k2.5, targets: [kimi], resumes: 0}
+  kimi-k2.5: {targets: [kimi], resumes: 5}
+  vllm: {model: moonshotai/Kimi-K2.5, targets: [vllm], resumes: 5}
+  sglang: {model: moonshotai/Kimi-K2.5, targets: [sglang], resumes: 5}
+  two: {model: kimi-k2.5, targets: [kimi, other], resumes: 5}
+  never: {model: kimi-k2.5, targets: [kimi]}
 """
 TEXTS = {
     "words": "",

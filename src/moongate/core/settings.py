@@ -228,7 +228,7 @@ class Route(Section):
         int,
         Whole(0, 20),
         Note("How often a stream that breaks after its first event is continued; 0: it ends with an error."),
-    ] = 5
+    ] = 0
     on_abandon: Annotated[
         Literal["cancel", "drain", "auto"],
         OneOf(("cancel", "drain", "auto")),

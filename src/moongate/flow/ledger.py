@@ -9,7 +9,7 @@ from typing import Self
 from moongate.core.call import Call
 from moongate.core.charging import charge, counted, sum_up
 from moongate.core.estimate import prompt_tokens
-from moongate.core.faults import FACTS, FailedError, Failure, Fault, Park, Reach
+from moongate.core.faults import FailedError, Failure, Fault, Park
 from moongate.core.ledger import OPEN, Event, State, step
 from moongate.core.pricing import PriceTable, cost
 from moongate.core.record import (
@@ -28,7 +28,7 @@ from moongate.flow.reply import Reply
 from moongate.store.frames import Kind
 from moongate.store.journal import Journal, JournalError
 from moongate.upstream.target import Prepared, Target
-from moongate.upstream.transport import Ended, Headers, Phase
+from moongate.upstream.transport import Ended, Headers
 from moongate.world import World
 
 _log = logging.getLogger("moongate.ledger")
@@ -133,22 +133,14 @@ class Entry:
             await self._ledger.journal.append_with_others(Kind.SENT, encode(self.record))
             if self._ledger.journal.syncs:
                 await self._ledger.journal.durable()
-        except asyncio.CancelledError:
-            self._withdraw(attempt)
+        except asyncio.CancelledError:  # the journal may hold it, but nothing was sent: its end will say so
+            self.record.attempts = attempts
             raise
         except JournalError as error:
             self.record.attempts = attempts
             failure = Failure(Fault.LEDGER_UNAVAILABLE, retry_after=5.0, detail=str(error))
             raise FailedError(failure) from error
         return attempt
-
-    def _withdraw(self, attempt: AttemptRecord) -> None:
-        """It was cut while its word was on its way to the journal, where it may be by now: nothing was sent."""
-        fault = self._reply.down.gone or Fault.GATEWAY_DRAINING
-        attempt.state = step(State.SENT, Event.RELEASE)
-        attempt.reach, attempt.phase = Reach.NOTHING_SENT.label, Phase.CONNECT.value
-        attempt.cause, attempt.code = fault.value, FACTS[fault].code
-        attempt.ended = 0.0
 
     def settle(
         self,
