@@ -61,6 +61,7 @@ class ResumedReader:
             if part.usage is None
             else self._used.plus(Usage(output=part.usage.output, reasoning=part.usage.reasoning)),
             choices=max(before.choices, part.choices),
+            pieces=before.pieces + part.pieces,
         )
 
     def _mended(self, step: Step) -> Step:

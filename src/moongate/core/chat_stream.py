@@ -75,7 +75,7 @@ class ChatReader:
 
     def own(self) -> Answer:
         """The same: no part came before it."""
-        return self._fold.answer()
+        return self.answer()
 
     def _events(self, whole: bytes) -> Step:
         step = Step()
