@@ -396,3 +396,9 @@ def test_recorded_streams_fold_to_what_their_chunks_say() -> None:
     assert len(finished) >= len(RECORDED) - 2
     for name, answer in answers.items():
         assert all(call.arguments.endswith("}") for call in answer.tool_calls), name
+
+
+def test_without_parts_before_it_a_stream_is_all_of_the_answer() -> None:
+    by = reader()
+    by.feed(WHOLE)
+    assert by.own() == by.answer()
