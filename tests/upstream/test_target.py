@@ -15,6 +15,7 @@ from moongate.core.routing import Candidate
 from moongate.core.secret import Secret
 from moongate.core.settings import Settings
 from moongate.core.settings import Target as TargetSettings
+from moongate.core.surface import Answer
 from moongate.upstream.dialects_requests import EDITS
 from moongate.upstream.http1 import Http1
 from moongate.upstream.http2 import Http2
@@ -106,6 +107,9 @@ def test_edits_have_the_names_that_are_documented() -> None:
     members = THINKING + b',"temperature":2,"top_p":0.1,"presence_penalty":1,"frequency_penalty":1'
     edits = target().prepare(call(members), candidate("kimi-k2.6"), Timeouts()).edits
     edits += target(dialect="vllm").prepare(call(THINKING, stream=True), candidate(), Timeouts()).edits
+    edits += (
+        target().prepare(call(stream=True), candidate(), Timeouts(), Answer(text="Hello", choices=1)).edits
+    )
     assert set(edits) == EDITS
 
 
