@@ -60,6 +60,7 @@ def test_every_event_is_passed_on_as_soon_as_it_is_whole() -> None:
     ]:
         assert by.feed(event) == Step(event, beats=1)
     assert by.answer().text == "ab"
+    assert by.own() == by.answer(), "no part came before it"
 
 
 def test_usage_inside_the_finish_chunk_and_in_a_chunk_of_its_own() -> None:
@@ -396,9 +397,3 @@ def test_recorded_streams_fold_to_what_their_chunks_say() -> None:
     assert len(finished) >= len(RECORDED) - 2
     for name, answer in answers.items():
         assert all(call.arguments.endswith("}") for call in answer.tool_calls), name
-
-
-def test_without_parts_before_it_a_stream_is_all_of_the_answer() -> None:
-    by = reader()
-    by.feed(WHOLE)
-    assert by.own() == by.answer()
