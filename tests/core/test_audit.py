@@ -1,6 +1,7 @@
 """What `ledger verify` counts, and that it finds each thing that must not be, and nothing else."""
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,23 +16,23 @@ from moongate.core.record import AttemptRecord, CallRecord, Correction
 NOW = 1000.0
 
 
-def attempt(state: str = State.SETTLED, **fields: object) -> AttemptRecord:
-    told: dict[str, object] = {
+def attempt(state: str = State.SETTLED, **fields: Any) -> AttemptRecord:
+    told: dict[str, Any] = {
         "model": "kimi-k2.6", "started": 10.0, "ended": 1.0, "input": 7, "output": 5, "cost_micro": 30,
         "currency": "USD", "cause": "kimi_bad_response" if state == State.AMBIGUOUS else "",
     }  # fmt: skip
     if state in (State.RELEASED, State.AMBIGUOUS, *OPEN):
         told |= {"input": 0, "output": 0, "cost_micro": 0}
-    return AttemptRecord("c-1", "t", state=state, **told | fields)  # type: ignore[arg-type]
+    return AttemptRecord("c-1", "t", state=state, **told | fields)
 
 
-def call(*attempts: AttemptRecord, **fields: object) -> CallRecord:
-    told: dict[str, object] = {"outcome": "completed", "billed_micro": 30, "currency": "USD", "created": 10.0}
-    return CallRecord("c", "r", attempts=list(attempts), **told | fields)  # type: ignore[arg-type]
+def call(*attempts: AttemptRecord, **fields: Any) -> CallRecord:
+    told: dict[str, Any] = {"outcome": "completed", "billed_micro": 30, "currency": "USD", "created": 10.0}
+    return CallRecord("c", "r", attempts=list(attempts), **told | fields)
 
 
-def ran(**fields: object) -> Execution:
-    told: dict[str, object] = {
+def ran(**fields: Any) -> Execution:
+    told: dict[str, Any] = {
         "request_id": "r", "model": "kimi-k2.6", "started": 10.1, "ended": 10.9, "how": "completed",
         "input": 7, "output": 5, "cost_micro": 30, "currency": "USD",
     }  # fmt: skip
@@ -122,7 +123,7 @@ def test_any_difference_of_a_settled_attempt_is_found(name: str) -> None:
     ],
 )
 def test_what_we_counted_is_never_above_the_book(
-    ours: dict[str, object], theirs: dict[str, object], kind: str
+    ours: dict[str, Any], theirs: dict[str, Any], kind: str
 ) -> None:
     made = compared(call(attempt(State.SETTLED_EST, **ours)), ran(**theirs))
     assert [finding.kind for finding in made.findings] == ([kind] if kind else [])
@@ -141,7 +142,7 @@ def test_what_we_counted_is_never_above_the_book(
         ("kimi_network_timeout", {}, []),
     ],
 )
-def test_what_is_ambiguous_has_an_event(cause: str, theirs: dict[str, object], found: list[str]) -> None:
+def test_what_is_ambiguous_has_an_event(cause: str, theirs: dict[str, Any], found: list[str]) -> None:
     made = compared(call(attempt(State.AMBIGUOUS, cause=cause)), ran(**theirs))
     assert [finding.kind for finding in made.findings] == found
     assert (made.ambiguous, made.ambiguous_charged) == (1, 1)

@@ -1,4 +1,5 @@
 import hashlib
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,8 +10,8 @@ KEY = "mg_" + "a" * 43
 DEMO = "mg_demo-" + "b" * 43
 
 
-def document(**changes: object) -> Control:
-    entry = KeyEntry("k_1", "acme", "web", ("kimi-k2.5",), 5.0, **changes)  # type: ignore[arg-type]
+def document(**changes: Any) -> Control:
+    entry = KeyEntry("k_1", "acme", "web", ("kimi-k2.5",), 5.0, **changes)
     return Control(3, {digest_of(KEY): entry}, {"kimi": Parked(7.0, "no balance")}, {"local": "on"})
 
 

@@ -1,5 +1,7 @@
 """Doubt ends by proof or by age, once, with a reason; what is settled already is never touched; bills follow."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -28,8 +30,8 @@ NOON = 1_796_040_000.0  # 2026-11-30 12:00 UTC
 DESK = Desk("me", NOON + 99, PriceTable([PriceRow("m", "USD", "2026-01-01", 100_000, 1_000_000, 2_000_000)]))
 
 
-def attempt(number: int = 1, state: State = State.AMBIGUOUS, **fields: object) -> AttemptRecord:
-    told: dict[str, object] = {
+def attempt(number: int = 1, state: State = State.AMBIGUOUS, **fields: Any) -> AttemptRecord:
+    told: dict[str, Any] = {
         "model": "m",
         "started": NOON,
         "ended": 1.0,
@@ -38,12 +40,12 @@ def attempt(number: int = 1, state: State = State.AMBIGUOUS, **fields: object) -
     }
     if state in (State.SETTLED, State.SETTLED_EST):
         told |= {"input": 10, "output": 5, "cost_micro": 20}
-    return AttemptRecord(f"c-{number}", "t", state=state, **told | fields)  # type: ignore[arg-type]
+    return AttemptRecord(f"c-{number}", "t", state=state, **told | fields)
 
 
-def call(*attempts: AttemptRecord, **fields: object) -> CallRecord:
-    told: dict[str, object] = {"outcome": "failed", "created": NOON, "billed_micro": 0, "currency": "USD"}
-    return CallRecord("c", "r", attempts=list(attempts), **told | fields)  # type: ignore[arg-type]
+def call(*attempts: AttemptRecord, **fields: Any) -> CallRecord:
+    told: dict[str, Any] = {"outcome": "failed", "created": NOON, "billed_micro": 0, "currency": "USD"}
+    return CallRecord("c", "r", attempts=list(attempts), **told | fields)
 
 
 def left() -> AttemptRecord:
@@ -51,17 +53,17 @@ def left() -> AttemptRecord:
     return attempt(input=10, cost_micro=10, cause="client_closed", tokens_source="counted")
 
 
-def ran(**fields: object) -> Execution:
-    told: dict[str, object] = {
+def ran(**fields: Any) -> Execution:
+    told: dict[str, Any] = {
         "request_id": "r", "model": "m", "started": NOON + 0.1, "ended": NOON + 0.5, "how": "aborted", "input": 8,
         "output": 4, "cost_micro": 16, "currency": "USD",
     }  # fmt: skip
     return msgspec.structs.replace(Execution("e"), **told | fields)
 
 
-def settle(**fields: object) -> Proof:
-    told: dict[str, object] = {"usage": Usage(8, 4), "cost_micro": 16, "currency": "USD"}
-    return Proof(Event.SETTLE, "seen", **told | fields)  # type: ignore[arg-type]
+def settle(**fields: Any) -> Proof:
+    told: dict[str, Any] = {"usage": Usage(8, 4), "cost_micro": 16, "currency": "USD"}
+    return Proof(Event.SETTLE, "seen", **told | fields)
 
 
 RELEASE, OFF = Proof(Event.RELEASE, "not there"), Proof(Event.WRITE_OFF, "too old")
@@ -174,9 +176,9 @@ def test_an_execution_that_was_charged_nothing_releases() -> None:
     assert proofs["c-1"].event is Event.RELEASE
 
 
-def row(day: str, request_id: str = "", micro: int = 20, **fields: object) -> Charged:
-    told: dict[str, object] = {"model": "m", "currency": "USD", "request_id": request_id}
-    return Charged(day, cost_micro=micro, **told | fields)  # type: ignore[arg-type]
+def row(day: str, request_id: str = "", micro: int = 20, **fields: Any) -> Charged:
+    told: dict[str, Any] = {"model": "m", "currency": "USD", "request_id": request_id}
+    return Charged(day, cost_micro=micro, **told | fields)
 
 
 BEFORE, DAY_OF, AFTER = "2026-11-29", "2026-11-30", "2026-12-01"

@@ -1,6 +1,7 @@
 """A report adds up to what the records say, whatever it is by, and never adds two currencies."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,8 +14,8 @@ from moongate.core.report import BY, NOBODY, TOKENS, Report
 NOV, DEC = 1_796_040_000.0, 1_796_126_400.0
 
 
-def attempt(state: State = State.SETTLED, target: str = "alpha", **fields: object) -> AttemptRecord:
-    told: dict[str, object] = {
+def attempt(state: State = State.SETTLED, target: str = "alpha", **fields: Any) -> AttemptRecord:
+    told: dict[str, Any] = {
         "model": "m",
         "input": 10,
         "output": 5,
@@ -22,12 +23,12 @@ def attempt(state: State = State.SETTLED, target: str = "alpha", **fields: objec
         "cost_micro": 7,
         "currency": "USD",
     }
-    return AttemptRecord("c-1", target, state=state, **told | fields)  # type: ignore[arg-type]
+    return AttemptRecord("c-1", target, state=state, **told | fields)
 
 
-def call(*attempts: AttemptRecord, **fields: object) -> CallRecord:
-    told: dict[str, object] = {"tenant": "acme", "created": NOV, "outcome": "completed"}
-    return CallRecord("c", attempts=list(attempts), **told | fields)  # type: ignore[arg-type]
+def call(*attempts: AttemptRecord, **fields: Any) -> CallRecord:
+    told: dict[str, Any] = {"tenant": "acme", "created": NOV, "outcome": "completed"}
+    return CallRecord("c", attempts=list(attempts), **told | fields)
 
 
 def made(by: tuple[str, ...], *records: CallRecord) -> Report:

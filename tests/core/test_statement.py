@@ -1,6 +1,7 @@
 """A provider's statement is read whatever its columns are called; what cannot be read is said, with its line."""
 
 import contextlib
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,11 +10,11 @@ from hypothesis import strategies as st
 from moongate.core.statement import NAMES, Charged, Statement, StatementError, differences, read_statement
 
 
-def read(text: str, **more: object) -> Statement:
-    return read_statement(text, **more)  # type: ignore[arg-type]
+def read(text: str, **more: Any) -> Statement:
+    return read_statement(text, **more)
 
 
-def only(text: str, **more: object) -> Charged:
+def only(text: str, **more: Any) -> Charged:
     statement = read(text, **more)
     assert statement.problems == ()
     [row] = statement.rows

@@ -16,24 +16,24 @@ from moongate.core.story import Line, amount, story, when
 BORN = 1_796_088_492.639
 
 
-def attempt(number: int = 1, **fields: object) -> AttemptRecord:
-    told: dict[str, object] = {
+def attempt(number: int = 1, **fields: Any) -> AttemptRecord:
+    told: dict[str, Any] = {
         "target": "alpha", "account": "org", "model": "kimi-k2.5", "started": BORN + 0.1, "state": State.SETTLED,
         "input": 7, "output": 5, "cached": 3, "reasoning": 2, "tokens_source": "provider", "currency": "USD",
         "price_row": "kimi-k2.5/USD/2026-01-27", "cost_micro": 21, "status": 200, "reach": "events",
         "connected": 0.01, "sent": 0.02, "head": 0.3, "first_event": 0.31, "ended": 0.9, "request_bytes": 1234,
         "response_bytes": 5678, "provider_request_id": "msh-1", "provider_trace_id": "tr-1", "answer_id": "chat-1",
     }  # fmt: skip
-    return AttemptRecord(f"c-{number}", **told | fields)  # type: ignore[arg-type]
+    return AttemptRecord(f"c-{number}", **told | fields)
 
 
-def call(*attempts: AttemptRecord, **fields: object) -> CallRecord:
-    told: dict[str, object] = {
+def call(*attempts: AttemptRecord, **fields: Any) -> CallRecord:
+    told: dict[str, Any] = {
         "tenant": "acme", "key_id": "k_1", "route": "kimi-k2.5", "model_asked": "kimi-2.5", "created": BORN,
         "outcome": Outcome.COMPLETED, "status": 200, "duration": 1.0, "billed_micro": 21, "currency": "USD",
         "delivered_bytes": 5678,
     }  # fmt: skip
-    return CallRecord("c", "r", attempts=list(attempts), **told | fields)  # type: ignore[arg-type]
+    return CallRecord("c", "r", attempts=list(attempts), **told | fields)
 
 
 def lines(record: CallRecord, row: str = "hit 0.1") -> list[Line]:

@@ -159,9 +159,9 @@ def test_one_drain_is_always_allowed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bound", [{"most": 2}, {"connections": 2}])
-def test_a_drain_gives_way_to_a_live_call(tmp_path: Path, bound: dict[str, int]) -> None:
+def test_a_drain_gives_way_to_a_live_call(tmp_path: Path, bound: dict[str, Any]) -> None:
     async def told() -> None:
-        house = House(tmp_path, {"alpha": [slowly(stream=False)] * 3}, on_abandon="auto", **bound)  # type: ignore[arg-type]
+        house = House(tmp_path, {"alpha": [slowly(stream=False)] * 3}, on_abandon="auto", **bound)
         leaver, stayer, new = Client(), Client(), Client()
         calls = [asyncio.create_task(house.gateway.handle(house.call(words="a"), leaver))]
         await asyncio.sleep(1.5)

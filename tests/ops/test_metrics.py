@@ -1,5 +1,7 @@
 """What one worker counts, how workers are added up, and how it is shown."""
 
+from typing import Any
+
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,8 +15,8 @@ from moongate.ops.totals import Totals
 from tests.source import ROOT
 
 
-def record(**said: object) -> CallRecord:
-    usual: dict[str, object] = {
+def record(**said: Any) -> CallRecord:
+    usual: dict[str, Any] = {
         "route": "kimi-k2.5",
         "outcome": "completed",
         "source": "upstream",
@@ -25,7 +27,7 @@ def record(**said: object) -> CallRecord:
         "cached": 4,
         "attempts": [AttemptRecord("id-1", target="kimi", reach="events")],
     }
-    return CallRecord("id", **(usual | said))  # type: ignore[arg-type]
+    return CallRecord("id", **(usual | said))
 
 
 def values(metrics: CallMetrics, family: str) -> dict[tuple[str, ...], float]:

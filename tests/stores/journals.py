@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from resource import RLIM_INFINITY, RLIMIT_FSIZE, getrlimit, setrlimit
-from typing import Final
+from typing import Any, Final
 
 from moongate.core.ledger import State
 from moongate.core.record import AttemptRecord, CallRecord, Outcome, TokensSource, encode
@@ -55,10 +55,10 @@ def files_no_larger_than(size: int) -> Iterator[None]:
         setrlimit(RLIMIT_FSIZE, before)
 
 
-def call(name: str, state: State = State.SENT, **fields: object) -> CallRecord:
+def call(name: str, state: State = State.SENT, **fields: Any) -> CallRecord:
     """A call with one attempt."""
     attempt = AttemptRecord(f"{name}-1", target="alpha", model="kimi-k2.6", state=state, started=1.0)
-    return CallRecord(name, "r-" + name, "acme", attempts=[attempt], created=1.0, **fields)  # type: ignore[arg-type]
+    return CallRecord(name, "r-" + name, "acme", attempts=[attempt], created=1.0, **fields)
 
 
 def close(record: CallRecord, state: State = State.SETTLED) -> CallRecord:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from moongate.core.pricing import PRICES, PriceRow, PriceTable
@@ -75,9 +75,9 @@ def _observe(question: Question, observer: Observer, console: Console, word: str
     return observer.study
 
 
-def _counted(lines: Iterator[bytes], bar: Progress, task: int) -> Iterator[bytes]:
+def _counted(lines: Iterator[bytes], bar: Progress, task: TaskID) -> Iterator[bytes]:
     for line in lines:
-        bar.update(task, advance=len(line))  # type: ignore[arg-type]  # a TaskID is an int
+        bar.update(task, advance=len(line))
         yield line
 
 
